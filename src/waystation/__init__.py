@@ -1,0 +1,1 @@
+"""Waystation: where events stop on their way."""

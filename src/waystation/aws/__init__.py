@@ -1,0 +1,1 @@
+"""One small signed JSON client that DynamoDB, DynamoDB Streams and SQS share."""

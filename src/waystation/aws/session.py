@@ -1,0 +1,67 @@
+"""Credentials, regions and endpoints from botocore's chain; connections shared by the clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiohttp
+import botocore.session
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import BotoCoreError
+
+from waystation.errors import AccessRefused, InvalidRequest
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials, ReadOnlyCredentials
+
+_CONNECTIONS = 128
+_IDLE_SECONDS = 15.0
+"""Shorter than the services keep an idle connection, so that we rarely write to a dead one."""
+
+
+class AwsSession:
+    """What all clients of one process share. Close it when done."""
+
+    def __init__(self, region: str | None, endpoint_url: str | None = None) -> None:
+        self._botocore = botocore.session.get_session()
+        found = region or self._botocore.get_config_variable("region")
+        if not found:
+            raise InvalidRequest("no AWS region: say dynamodb://eu-west-1 or set AWS_REGION")
+        self.region = str(found)
+        self._endpoint_url = endpoint_url
+        self._credentials: Credentials | None = None
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS)
+        self.http = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=["User-Agent"],
+        )
+
+    def endpoint(self, service: str) -> str:
+        """The URL that calls to a service go to."""
+        if self._endpoint_url is not None:
+            return self._endpoint_url.rstrip("/") + "/"
+        resolver = self._botocore.get_component("endpoint_resolver")
+        found = resolver.construct_endpoint(service, self.region)
+        if not found:
+            raise InvalidRequest(f"there is no {service} in {self.region}")
+        return f"https://{found['hostname']}/"
+
+    async def credentials(self) -> ReadOnlyCredentials:
+        """Credentials that are valid now; refreshing them happens off the event loop."""
+        try:
+            if self._credentials is None:
+                self._credentials = await asyncio.to_thread(self._botocore.get_credentials)
+            if self._credentials is None:
+                raise AccessRefused("no AWS credentials were found in the environment")
+            held = self._credentials
+            if isinstance(held, RefreshableCredentials) and held.refresh_needed():
+                return await asyncio.to_thread(held.get_frozen_credentials)
+            return held.get_frozen_credentials()
+        except BotoCoreError as error:
+            raise AccessRefused(f"AWS credentials could not be obtained: {error}") from error
+
+    async def close(self) -> None:
+        await self.http.close()

@@ -1,0 +1,202 @@
+"""Writes: what callers ask for, and the resolved form that engines carry out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from waystation.errors import InvalidRequest
+from waystation.store import evaluate
+from waystation.store.expressions import Attr, Condition, Constant, Path, absent
+from waystation.store.items import check_index_keys
+from waystation.store.updates import (
+    Add,
+    Assign,
+    Change,
+    Remove,
+    add,
+    check_overlaps,
+    set_if_absent,
+)
+
+if TYPE_CHECKING:
+    from waystation.store.items import IndexTemplates, Item, Key, Spec
+    from waystation.store.values import RawItem
+
+I_co = TypeVar("I_co", bound="Item", covariant=True)
+
+
+class Put(Generic[I_co]):
+    """Write a whole item."""
+
+    __slots__ = ("item", "when")
+
+    def __init__(self, item: I_co, *, when: Condition | None = None) -> None:
+        self.item = item
+        self.when = when
+
+
+class Update(Generic[I_co]):
+    """Change some attributes of an item, creating it when absent."""
+
+    __slots__ = ("changes", "key", "when")
+
+    def __init__(self, key: Key[I_co], *changes: Change, when: Condition | None = None) -> None:
+        self.key = key
+        self.changes = changes
+        self.when = when
+
+
+class Delete(Generic[I_co]):
+    """Remove an item; removing an absent one succeeds."""
+
+    __slots__ = ("key", "when")
+
+    def __init__(self, key: Key[I_co], *, when: Condition | None = None) -> None:
+        self.key = key
+        self.when = when
+
+
+class Check(Generic[I_co]):
+    """Write nothing, but cancel the transaction unless the condition holds."""
+
+    __slots__ = ("key", "when")
+
+    def __init__(self, key: Key[I_co], when: Condition) -> None:
+        self.key = key
+        self.when = when
+
+
+Action = Put[Any] | Update[Any] | Delete[Any] | Check[Any]
+
+
+class Write:
+    """An action with attribute names for field names, checked as far as it can be beforehand."""
+
+    __slots__ = ("changes", "condition", "item", "key", "kind")
+
+    def __init__(
+        self,
+        kind: Literal["put", "update", "delete", "check"],
+        key: Key[Any],
+        *,
+        condition: Condition | None,
+        item: RawItem | None = None,
+        changes: tuple[Change, ...] = (),
+    ) -> None:
+        self.kind = kind
+        self.key = key
+        self.condition = condition
+        self.item = item
+        self.changes = changes
+
+    def allows_absent(self) -> bool:
+        """Whether the condition holds for an item that is not there."""
+        return self.condition is None or evaluate.holds(self.condition, None)
+
+    def outcome(self, old: RawItem | None) -> RawItem | None:
+        """The item after this write, given the item before it."""
+        if self.kind == "put":
+            return self.item
+        if self.kind == "check":
+            return old
+        if self.kind == "delete":
+            return None
+        new = evaluate.changed(self.changes, old, self.key.attributes())
+        if new is not None:
+            check_index_keys(self.key.spec.table, new)
+        return new
+
+
+def prepare(action: Action) -> Write:
+    """The resolved form of an action."""
+    if isinstance(action, Put):
+        return _prepare_put(action)
+    spec = action.key.spec
+    condition = action.when.resolve(spec) if action.when is not None else None
+    if isinstance(action, Update):
+        changes = _resolve_changes(spec, action, condition)
+        return Write("update", action.key, condition=condition, changes=changes)
+    return Write("check" if isinstance(action, Check) else "delete", action.key, condition=condition)
+
+
+def _prepare_put(action: Put[Any]) -> Write:
+    spec = action.item.spec
+    condition = action.when.resolve(spec) if action.when is not None else None
+    key, raw = spec.encode(action.item)
+    if spec.version is not None:
+        name = spec.names[spec.version]
+        seen = raw.get(name, 0)
+        unchanged = Attr(Path((name,))) == seen if seen else absent().resolve(spec)
+        condition = unchanged if condition is None else condition & unchanged
+        raw[name] = seen + 1
+    return Write("put", key, condition=condition, item=raw)
+
+
+def _resolve_changes(
+    spec: Spec, action: Update[Any], condition: Condition | None
+) -> tuple[Change, ...]:
+    changes = list(action.changes)
+    for change in changes:
+        field = change.path.parts[0]
+        if field in spec.key_fields:
+            raise InvalidRequest(f"{field} is part of the key and cannot change", field=str(field))
+    creates = any(isinstance(change, Assign | Add) for change in changes)
+    if spec.version is not None and creates:
+        changes.append(add(spec.version, 1))
+    key_fields = _key_fields(action.key)
+    may_create = creates and (condition is None or evaluate.holds(condition, None))
+    if may_create:
+        # A new item is complete only with the fields that its key is made of.
+        changes += [set_if_absent(f, v) for f, v in key_fields.items() if f in spec.names]
+    resolved = [change.resolve(spec) for change in changes]
+    taken = {change.path.parts[0] for change in resolved}
+    for templates in spec.indexes:
+        if made := _index_keys(templates, action.changes, key_fields):
+            resolved += [_index_change(n, v) for n, v in made.items() if n not in taken]
+        elif may_create and templates.fields <= key_fields.keys():
+            keys = templates.render(key_fields)
+            resolved += [set_if_absent(Path((n,)), v) for n, v in keys.items() if n not in taken]
+    check_overlaps(resolved)
+    return tuple(resolved)
+
+
+def _key_fields(key: Key[Any]) -> dict[str, object]:
+    spec = key.spec
+    found = dict(spec.pk.match(key.pk) or {})
+    if spec.sk is not None and key.sk is not None:
+        found |= spec.sk.match(key.sk) or {}
+    return found
+
+
+def _index_keys(
+    templates: IndexTemplates, changes: tuple[Change, ...], key_fields: dict[str, object]
+) -> RawItem:
+    """The index attributes that must change along with the fields they are made of.
+
+    None means that the attribute goes, and the item leaves the index.
+    """
+    touched = {str(change.path.parts[0]): change for change in changes}
+    affected = templates.fields & touched.keys()
+    if not affected:
+        return {}
+    fields: dict[str, object] = dict(key_fields)
+    for field in affected:
+        change = touched[field]
+        if isinstance(change, Remove):
+            fields[field] = None
+        elif isinstance(change, Assign) and isinstance(change.value, Constant):
+            fields[field] = change.value.value
+        else:
+            raise InvalidRequest(f"{field} is in index {templates.index.name}: set it to a value")
+    names = [key.name for key in (templates.index.pk, templates.index.sk) if key]
+    if None in fields.values():
+        return dict.fromkeys(names)
+    if missing := templates.fields - fields.keys():
+        name = sorted(missing)[0]
+        raise InvalidRequest(f"index {templates.index.name} needs {name} too: set it", field=name)
+    return templates.render(fields)
+
+
+def _index_change(name: str, value: object) -> Change:
+    place = Path((name,))
+    return Remove(place) if value is None else Assign(place, Constant(value))

@@ -1,0 +1,287 @@
+"""The store: what callers use, whatever the engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from waystation.errors import (
+    CancellationReason,
+    ConditionFailed,
+    InvalidRequest,
+    TransactionCancelled,
+    UnreadableItem,
+)
+from waystation.store.actions import Action, Delete, Put, Update, Write, prepare
+from waystation.store.items import Item, key_of
+from waystation.store.queries import Page, Query, encode_cursor
+from waystation.store.tables import scoped_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from waystation.clock import Clock
+    from waystation.store.expressions import Condition
+    from waystation.store.feed import ChangeFeed
+    from waystation.store.items import Key, Spec
+    from waystation.store.tables import Table
+    from waystation.store.updates import Change
+    from waystation.store.values import RawItem
+
+I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
+
+Returning = Literal["old", "new"]
+MAX_ACTIONS = 100
+
+
+class Store(ABC):
+    """Typed items on an engine.
+
+    Items past their TTL are absent to reads, counts and conditions, whatever the database still
+    holds; `expired=True` shows them to the reads that take it.
+    """
+
+    def __init__(self, tables: Sequence[Table], *, env: str, clock: Clock) -> None:
+        self.tables = list(tables)
+        self.env = env
+        self.clock = clock
+        self._scoped = {table.name: scoped_name(table, env) for table in tables}
+
+    def table_name(self, table: Table) -> str:
+        """The table's name in the database."""
+        name = self._scoped.get(table.name)
+        if name is None:
+            raise InvalidRequest(f"table {table.name} is not one this store was opened with")
+        return name
+
+    # Reading
+
+    @abstractmethod
+    async def get(
+        self, key: Key[I], *, consistent: bool = True, expired: bool = False
+    ) -> I | None:
+        """One item, or None. `consistent=False` is cheaper on DynamoDB and may lag."""
+
+    @abstractmethod
+    async def batch_get(self, keys: Sequence[Key[I]], *, consistent: bool = True) -> list[I | None]:
+        """Many items, each in its key's place, None where there is none."""
+
+    @abstractmethod
+    async def query(
+        self,
+        query: Query[I],
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        reverse: bool = False,
+        where: Condition | None = None,
+        consistent: bool | None = None,
+        expired: bool = False,
+    ) -> Page[I]:
+        """A page of items in the order of their sort keys.
+
+        A page ends after `limit` items, counted before the filter, or after 1 MB. Reads are
+        consistent unless on an index, where they cannot be.
+        """
+
+    @abstractmethod
+    async def scan(
+        self,
+        item: type[I],
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        where: Condition | None = None,
+        expired: bool = False,
+    ) -> Page[I]:
+        """A page of all items of a type, in no particular order."""
+
+    async def count(self, query: Query[Any], *, where: Condition | None = None) -> int:
+        """How many items a query finds on all its pages."""
+        return len([None async for _ in self.iterate(query, where=where)])
+
+    async def iterate(
+        self,
+        query: Query[I],
+        *,
+        reverse: bool = False,
+        where: Condition | None = None,
+        consistent: bool | None = None,
+    ) -> AsyncIterator[I]:
+        """Every item of a query, page after page."""
+        cursor: str | None = None
+        while True:
+            page = await self.query(
+                query, after=cursor, reverse=reverse, where=where, consistent=consistent
+            )
+            for item in page.items:
+                yield item
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def cursor(self, query: Query[I], item: I) -> str:
+        """The cursor that goes on after an item, for callers who stop in the middle of a page."""
+        _, raw = item.spec.encode(item)
+        return encode_cursor(query.table, query.index, raw)
+
+    # Writing
+
+    async def put(
+        self, item: I, *, when: Condition | None = None, returning: Literal["old"] | None = None
+    ) -> I | None:
+        """Write a whole item; returns the one it replaced if asked to."""
+        old = await self._write(prepare(Put(item, when=when)), returning)
+        _count_version(item)
+        return cast("I | None", _decoded(item.spec, old))
+
+    async def update(
+        self,
+        key: Key[I],
+        *changes: Change,
+        when: Condition | None = None,
+        returning: Returning | None = None,
+    ) -> I | None:
+        """Change some attributes, creating the item when absent; returns old or new if asked to."""
+        raw = await self._write(prepare(Update(key, *changes, when=when)), returning)
+        return cast("I | None", _decoded(key.spec, raw))
+
+    async def delete(
+        self,
+        key: Key[I],
+        *,
+        when: Condition | None = None,
+        returning: Literal["old"] | None = None,
+    ) -> I | None:
+        """Remove an item; returns it if asked to."""
+        old = await self._write(prepare(Delete(key, when=when)), returning)
+        return cast("I | None", _decoded(key.spec, old))
+
+    async def transact(self, *actions: Action, token: str | None = None) -> None:
+        """Do all of up to 100 actions on distinct items, or none of them.
+
+        The same token within ten minutes makes a repetition do nothing.
+        """
+        if not 0 < len(actions) <= MAX_ACTIONS:
+            raise InvalidRequest(f"a transaction has 1 to {MAX_ACTIONS} actions")
+        if token is not None and not 0 < len(token) <= 36:
+            raise InvalidRequest("a transaction token has 1 to 36 characters", field="token")
+        writes = [prepare(action) for action in actions]
+        if len({write.key for write in writes}) != len(writes):
+            raise InvalidRequest("a transaction has at most one action per item")
+        await self._transact(writes, token)
+        for action in actions:
+            if isinstance(action, Put):
+                _count_version(action.item)
+
+    async def batch_write(
+        self, puts: Iterable[Item] = (), deletes: Iterable[Key[Any]] = ()
+    ) -> None:
+        """Write and remove any number of items. Not atomic; safe to repeat."""
+        writes: list[Write] = []
+        for item in puts:
+            if item.spec.version is not None:
+                raise InvalidRequest(f"{type(item).__name__} is versioned: put it by itself")
+            writes.append(prepare(Put(item)))
+        writes += [prepare(Delete(key)) for key in deletes]
+        if len({write.key for write in writes}) != len(writes):
+            raise InvalidRequest("a batch names one item twice")
+        await self._batch_write(writes)
+
+    @abstractmethod
+    async def _write(self, write: Write, returning: Returning | None) -> RawItem | None: ...
+
+    @abstractmethod
+    async def _transact(self, writes: list[Write], token: str | None) -> None: ...
+
+    @abstractmethod
+    async def _batch_write(self, writes: list[Write]) -> None: ...
+
+    # Upkeep
+
+    @abstractmethod
+    def changes(self, table: Table, consumer: str) -> ChangeFeed:
+        """The changes of a table declared with `stream=True`, for a named consumer."""
+
+    @abstractmethod
+    async def ensure_tables(self) -> None:
+        """Create what is missing and check what is there."""
+
+    @abstractmethod
+    async def sweep(self, limit: int = 500) -> int:
+        """Remove up to `limit` expired items per table, and say how many went."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was accepted and let go of the database."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Shared by the engines
+
+    def now(self) -> int:
+        """The current second, rounded down: TTLs are whole seconds."""
+        return int(self.clock())
+
+    def _failed(self, write: Write, old: RawItem | None) -> ConditionFailed:
+        return ConditionFailed(
+            f"the condition on {write.key} did not hold", item=_readable(write.key.spec, old)
+        )
+
+    def _cancelled(
+        self, writes: Sequence[Write], failures: Sequence[tuple[str, str, RawItem | None] | None]
+    ) -> TransactionCancelled:
+        reasons: list[CancellationReason | None] = []
+        for write, failure in zip(writes, failures, strict=True):
+            if failure is None:
+                reasons.append(None)
+            else:
+                code, message, old = failure
+                item = _readable(write.key.spec, old)
+                reasons.append(CancellationReason(code, message, item))
+        return TransactionCancelled(reasons)
+
+
+def _decoded(spec: Spec, raw: RawItem | None) -> Item | None:
+    return None if raw is None else spec.decode(raw)
+
+
+def _readable(spec: Spec, raw: RawItem | None) -> Any:
+    """The item for an error report; an unreadable one must not hide the error itself."""
+    try:
+        return _decoded(spec, raw)
+    except UnreadableItem:
+        return None
+
+
+def _count_version(item: Item) -> None:
+    version = item.spec.version
+    if version is not None:
+        setattr(item, version, getattr(item, version) + 1)
+
+
+def check_page(query: Query[Any] | None, limit: int | None, consistent: bool | None) -> None:
+    """Refuse a page that no engine could give."""
+    if limit is not None and limit < 1:
+        raise InvalidRequest("limit must be at least 1", field="limit")
+    if consistent and query is not None and query.index is not None:
+        raise InvalidRequest("an index cannot be read consistently", field="consistent")
+
+
+def pick_spec(specs: Iterable[Spec], raw: RawItem) -> Spec | None:
+    """The item type that a stored item was made by."""
+    for spec in specs:
+        if spec.matches(raw):
+            return spec
+    return None

@@ -1,0 +1,1 @@
+"""The engine for more than one machine: DynamoDB."""

@@ -1,0 +1,195 @@
+"""The change feed on DynamoDB Streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.aws.client import AwsClient
+from waystation.errors import AwsError, TableMismatch
+from waystation.store.dynamodb.requests import translate
+from waystation.store.dynamodb.wire import item_from_wire
+from waystation.store.feed import CHECKPOINT_SECONDS, Change, ChangeFeed, Checkpoint, typed_changes
+
+if TYPE_CHECKING:
+    from waystation.aws.session import AwsSession
+    from waystation.store.dynamodb.engine import DynamoStore
+    from waystation.store.tables import Table
+
+_MAX_RECORDS = 1000
+_TRIMMED = "TrimmedDataAccessException"
+_STALE = "ExpiredIteratorException"
+
+
+class _Shard:
+    """How far this reader has come in a shard."""
+
+    __slots__ = ("dirty", "finished", "id", "iterator", "parent", "sequence")
+
+    def __init__(self, shard_id: str, parent: str | None) -> None:
+        self.id = shard_id
+        self.parent = parent
+        self.sequence: str | None = None
+        self.finished = False
+        self.iterator: str | None = None
+        self.dirty = False
+
+
+class DynamoFeed(ChangeFeed):
+    """Reads every open shard in turn, a parent always to its end before its children."""
+
+    def __init__(
+        self, store: DynamoStore, session: AwsSession, table: Table, consumer: str
+    ) -> None:
+        super().__init__(table, consumer)
+        self._store = store
+        self._session = session
+        self._client = AwsClient(
+            session,
+            service="streams.dynamodb",
+            signing_name="dynamodb",
+            target="DynamoDBStreams_20120810",
+            version="1.0",
+        )
+        self._stream: str | None = None
+        self._shards: dict[str, _Shard] = {}
+
+    async def read(self, limit: int = 100) -> list[Change]:
+        if not self._readable():
+            await self._refresh_shards()
+        found: list[Change] = []
+        for shard in self._readable():
+            found += await self._read_shard(shard, min(limit - len(found), _MAX_RECORDS))
+            if len(found) >= limit:
+                break
+        if not found:
+            await self._refresh_shards()
+        return found
+
+    async def commit(self) -> None:
+        for shard in self._shards.values():
+            if not shard.dirty:
+                continue
+            await self._store.put(
+                Checkpoint(
+                    table=self.table.name,
+                    consumer=self.consumer,
+                    shard=shard.id,
+                    sequence=shard.sequence,
+                    finished=shard.finished,
+                    expires_at=self._store.now() + CHECKPOINT_SECONDS,
+                )
+            )
+            shard.dirty = False
+
+    def _readable(self) -> list[_Shard]:
+        ready = []
+        for shard in self._shards.values():
+            parent = self._shards.get(shard.parent or "")
+            if not shard.finished and (parent is None or parent.finished):
+                ready.append(shard)
+        return ready
+
+    async def _refresh_shards(self) -> None:
+        """Learn of new shards; the stream names only those whose records it still keeps."""
+        described = await self._describe()
+        new = [s for s in described if s["ShardId"] not in self._shards]
+        keys = [Checkpoint.key(self.table.name, self.consumer, s["ShardId"]) for s in new]
+        for told, checkpoint in zip(new, await self._store.batch_get(keys), strict=True):
+            shard = _Shard(told["ShardId"], told.get("ParentShardId"))
+            if checkpoint is not None:
+                shard.sequence, shard.finished = checkpoint.sequence, checkpoint.finished
+            self._shards[shard.id] = shard
+        current = {told["ShardId"] for told in described}
+        for gone in self._shards.keys() - current:
+            if self._shards[gone].finished and not self._shards[gone].dirty:
+                del self._shards[gone]
+
+    async def _describe(self) -> list[dict[str, Any]]:
+        if self._stream is None:
+            self._stream = await self._find_stream()
+        shards: list[dict[str, Any]] = []
+        request: dict[str, Any] = {"StreamArn": self._stream}
+        while True:
+            told = (await self._call("DescribeStream", request))["StreamDescription"]
+            shards += told["Shards"]
+            last = told.get("LastEvaluatedShardId")
+            if last is None:
+                return shards
+            request["ExclusiveStartShardId"] = last
+
+    async def _find_stream(self) -> str:
+        name = self._store.table_name(self.table)
+        told = await self._store.call("DescribeTable", {"TableName": name}, table=name)
+        stream = told["Table"].get("LatestStreamArn")
+        if stream is None:
+            raise TableMismatch(f"table {name} has no stream: run ensure_tables")
+        return str(stream)
+
+    async def _read_shard(self, shard: _Shard, limit: int) -> list[Change]:
+        if shard.iterator is None:
+            shard.iterator = await self._iterator(shard)
+        try:
+            answer = await self._call("GetRecords", {"ShardIterator": shard.iterator, "Limit": limit})
+        except AwsError as error:
+            if error.code == _TRIMMED:
+                self.lost, shard.sequence = True, None
+            shard.iterator = None  # stale or trimmed: the next read makes a new one
+            return []
+        found: list[Change] = []
+        for record in answer["Records"]:
+            found += self._changes(record)
+            shard.sequence = record["dynamodb"]["SequenceNumber"]
+            shard.dirty = True
+        shard.iterator = answer.get("NextShardIterator")
+        if shard.iterator is None:
+            shard.finished = shard.dirty = True
+        return found
+
+    async def _iterator(self, shard: _Shard) -> str:
+        request = {"StreamArn": self._stream, "ShardId": shard.id}
+        if shard.sequence is not None:
+            request |= {
+                "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                "SequenceNumber": shard.sequence,
+            }
+        else:
+            request["ShardIteratorType"] = "TRIM_HORIZON"
+        try:
+            return str((await self._call("GetShardIterator", request))["ShardIterator"])
+        except AwsError:
+            self.lost, shard.sequence = True, None
+            request = {"StreamArn": self._stream, "ShardId": shard.id}
+            request["ShardIteratorType"] = "TRIM_HORIZON"
+            return str((await self._call("GetShardIterator", request))["ShardIterator"])
+
+    def _changes(self, record: dict[str, Any]) -> list[Change]:
+        told = record["dynamodb"]
+        old, new = told.get("OldImage"), told.get("NewImage")
+        identity = record.get("userIdentity") or {}
+        return list(
+            typed_changes(
+                self.table,
+                told["SequenceNumber"],
+                None if old is None else item_from_wire(old),
+                None if new is None else item_from_wire(new),
+                float(told["ApproximateCreationDateTime"]),
+                _identity(identity, "type") == "Service",
+            )
+        )
+
+    async def _call(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = await self._client.call(operation, request)
+        except AwsError as error:
+            if error.code in (_TRIMMED, _STALE):
+                raise
+            name = self._store.table_name(self.table)
+            raise translate(error, name, self._session.region, writing=False) from error
+        return msgspec.json.decode(answer, type=dict[str, Any])
+
+
+def _identity(identity: dict[str, Any], name: str) -> str | None:
+    """The wire says `type`, some tools write `Type`."""
+    return identity.get(name) or identity.get(name.capitalize())

@@ -1,0 +1,366 @@
+"""Conditions and updates as Python objects.
+
+    attr("status") == "active"
+    absent() | (attr("lease_expires_at") <= now)
+    set_to("name", "new"), add("read", 1), remove("pending_flow")
+
+Names are the item's fields; the engines see attribute names, after `resolve`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import msgspec
+
+from waystation.errors import InvalidRequest
+from waystation.store.values import normalise, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from waystation.store.items import Spec
+
+Comparator = Literal["=", "<>", "<", "<=", ">", ">="]
+Segment = str | int
+
+_PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+MAX_OPTIONS = 100
+
+
+class Path(msgspec.Struct, frozen=True):
+    """A place in an item: a field or attribute name, then map keys and list positions.
+
+    An empty path stands for the partition key, which every item has.
+    """
+
+    parts: tuple[Segment, ...]
+
+    def resolve(self, spec: Spec) -> Path:
+        """The same place by attribute name. Map keys below the field stay as they are."""
+        if not self.parts:
+            return Path((spec.table.pk.name,))
+        field = self.parts[0]
+        name = spec.names.get(str(field))
+        if name is None:
+            raise InvalidRequest(f"{spec.item.__name__} has no stored field {field}", field=str(field))
+        return Path((name, *self.parts[1:]))
+
+    def __str__(self) -> str:
+        text = ".".join(str(p) if isinstance(p, str) else f"[{p}]" for p in self.parts)
+        return text.replace(".[", "[")
+
+
+def path(*parts: Segment) -> Path:
+    """A path from one text such as `a.b[0]`, or from separate parts taken literally."""
+    if not parts or (len(parts) == 1 and not isinstance(parts[0], str)) or "" in parts:
+        raise InvalidRequest("a path starts with a field name")
+    if len(parts) > 1:
+        return Path(parts)
+    text = str(parts[0])
+    found: list[Segment] = []
+    at = 0
+    for match in _PART.finditer(text):
+        if match.start() != at or (match[1] is None and not found):
+            raise InvalidRequest(f"{text!r} is not a path", field=text)
+        found.append(match[1] if match[1] is not None else int(match[2]))
+        at = match.end()
+        if at < len(text) - 1 and text[at] == ".":
+            at += 1
+    if at != len(text):
+        raise InvalidRequest(f"{text!r} is not a path", field=text)
+    return Path(tuple(found))
+
+
+class Operand:
+    """Something with a value: an attribute, its size, or a calculation on the right-hand side."""
+
+    def resolve(self, spec: Spec) -> Operand:
+        raise NotImplementedError
+
+    def __add__(self, other: object) -> Calculation:
+        return Calculation("+", self, operand(other))
+
+    def __sub__(self, other: object) -> Calculation:
+        return Calculation("-", self, operand(other))
+
+
+class Constant(Operand):
+    """A value given by the caller."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value: Any = normalise(value)
+
+    def resolve(self, spec: Spec) -> Constant:
+        return self
+
+
+def operand(value: object) -> Operand:
+    return value if isinstance(value, Operand) else Constant(value)
+
+
+class _Comparable(Operand):
+    """What conditions can compare."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Compare:  # type: ignore[override]
+        return Compare("=", self, operand(other))
+
+    def __ne__(self, other: object) -> Compare:  # type: ignore[override]
+        return Compare("<>", self, operand(other))
+
+    def __lt__(self, other: object) -> Compare:
+        return Compare("<", self, operand(other))
+
+    def __le__(self, other: object) -> Compare:
+        return Compare("<=", self, operand(other))
+
+    def __gt__(self, other: object) -> Compare:
+        return Compare(">", self, operand(other))
+
+    def __ge__(self, other: object) -> Compare:
+        return Compare(">=", self, operand(other))
+
+    def between(self, low: object, high: object) -> Between:
+        return Between(self, Constant(low), Constant(high))
+
+    def is_in(self, options: Iterable[object]) -> In:
+        return In(self, [Constant(option) for option in options])
+
+
+class Attr(_Comparable):
+    """An attribute, as `attr("field")` or `attr("map.key[0]")`."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, place: Path) -> None:
+        self.path = place
+
+    def resolve(self, spec: Spec) -> Attr:
+        return Attr(self.path.resolve(spec))
+
+    def size(self) -> Size:
+        """The length of a text (UTF-16 units), binary, list, map or set."""
+        return Size(self.path)
+
+    def exists(self) -> Function:
+        return Function("attribute_exists", self.path)
+
+    def absent(self) -> Function:
+        return Function("attribute_not_exists", self.path)
+
+    def begins_with(self, prefix: str | bytes) -> Function:
+        return Function("begins_with", self.path, Constant(prefix))
+
+    def contains(self, part: object) -> Function:
+        return Function("contains", self.path, Constant(part))
+
+    def is_type(self, name: str) -> Function:
+        """Whether the attribute is of a DynamoDB type: S, N, B, BOOL, NULL, L, M, SS, NS, BS."""
+        return Function("attribute_type", self.path, Constant(name))
+
+
+class Size(_Comparable):
+    """The size of an attribute."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, place: Path) -> None:
+        self.path = place
+
+    def resolve(self, spec: Spec) -> Size:
+        return Size(self.path.resolve(spec))
+
+
+def attr(*parts: Segment) -> Attr:
+    """An attribute to compare, test or calculate with."""
+    return Attr(path(*parts))
+
+
+class Condition:
+    """A test of an item. Combine with `&`, `|` and `~`."""
+
+    def resolve(self, spec: Spec) -> Condition:
+        raise NotImplementedError
+
+    def __and__(self, other: Condition) -> Condition:
+        return Every([self, other])
+
+    def __or__(self, other: Condition) -> Condition:
+        return Some([self, other])
+
+    def __invert__(self) -> Condition:
+        return Negation(self)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a condition has no truth value of its own: combine with &, | and ~")
+
+
+class Compare(Condition):
+    __slots__ = ("left", "op", "right")
+
+    def __init__(self, op: Comparator, left: Operand, right: Operand) -> None:
+        self.op = op
+        self.left = left
+        self.right = right
+
+    def resolve(self, spec: Spec) -> Condition:
+        for side in (self.left, self.right):
+            if isinstance(side, Constant):
+                _check_ordered(side, self.op)
+            elif not isinstance(side, _Comparable):
+                raise InvalidRequest("a condition compares attributes, sizes and values only")
+        return Compare(self.op, self.left.resolve(spec), self.right.resolve(spec))
+
+
+def _check_ordered(constant: Constant, op: str) -> None:
+    if op not in ("=", "<>") and type_of(constant.value) not in ("S", "N", "B"):
+        raise InvalidRequest(f"{op} compares texts, numbers and binaries only")
+
+
+class Between(Condition):
+    __slots__ = ("high", "low", "subject")
+
+    def __init__(self, subject: Operand, low: Constant, high: Constant) -> None:
+        self.subject = subject
+        self.low = low
+        self.high = high
+
+    def resolve(self, spec: Spec) -> Condition:
+        _check_ordered(self.low, "between")
+        _check_ordered(self.high, "between")
+        if type_of(self.low.value) != type_of(self.high.value) or self.low.value > self.high.value:
+            raise InvalidRequest("the bounds of between are reversed or of different types")
+        return Between(self.subject.resolve(spec), self.low, self.high)
+
+
+class In(Condition):
+    __slots__ = ("options", "subject")
+
+    def __init__(self, subject: Operand, options: list[Constant]) -> None:
+        self.subject = subject
+        self.options = options
+
+    def resolve(self, spec: Spec) -> Condition:
+        if not 0 < len(self.options) <= MAX_OPTIONS:
+            raise InvalidRequest(f"is_in takes 1 to {MAX_OPTIONS} options")
+        return In(self.subject.resolve(spec), self.options)
+
+
+class Function(Condition):
+    """A function of one attribute, named as DynamoDB names it."""
+
+    __slots__ = ("argument", "name", "path")
+
+    def __init__(self, name: str, place: Path, argument: Constant | None = None) -> None:
+        self.name = name
+        self.path = place
+        self.argument = argument
+
+    def resolve(self, spec: Spec) -> Condition:
+        if self.name == "begins_with":
+            assert self.argument is not None
+            if type_of(self.argument.value) not in ("S", "B"):
+                raise InvalidRequest("begins_with takes a text or a binary")
+        if self.name == "attribute_type":
+            assert self.argument is not None
+            if self.argument.value not in ("S N B BOOL NULL L M SS NS BS".split()):
+                raise InvalidRequest(f"{self.argument.value!r} is not the name of a type")
+        return Function(self.name, self.path.resolve(spec), self.argument)
+
+
+class Every(Condition):
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Condition]) -> None:
+        self.parts = parts
+
+    def resolve(self, spec: Spec) -> Condition:
+        return Every([part.resolve(spec) for part in self.parts])
+
+
+class Some(Condition):
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Condition]) -> None:
+        self.parts = parts
+
+    def resolve(self, spec: Spec) -> Condition:
+        return Some([part.resolve(spec) for part in self.parts])
+
+
+class Negation(Condition):
+    __slots__ = ("part",)
+
+    def __init__(self, part: Condition) -> None:
+        self.part = part
+
+    def resolve(self, spec: Spec) -> Condition:
+        return Negation(self.part.resolve(spec))
+
+
+_ITSELF = Path(())
+
+
+def exists() -> Condition:
+    """The item is there."""
+    return Function("attribute_exists", _ITSELF)
+
+
+def absent() -> Condition:
+    """The item is not there, or has expired."""
+    return Function("attribute_not_exists", _ITSELF)
+
+
+class Calculation(Operand):
+    """`attr("a") + 1` on the right-hand side of `set_to`."""
+
+    __slots__ = ("left", "op", "right")
+
+    def __init__(self, op: Literal["+", "-"], left: Operand, right: Operand) -> None:
+        self.op = op
+        self.left = left
+        self.right = right
+
+    def resolve(self, spec: Spec) -> Operand:
+        for side in (self.left, self.right):
+            if isinstance(side, Constant) and type_of(side.value) != "N":
+                raise InvalidRequest(f"{self.op} calculates with numbers only")
+        return Calculation(self.op, self.left.resolve(spec), self.right.resolve(spec))
+
+
+class IfAbsent(Operand):
+    """An attribute's value, or another one where it is missing."""
+
+    __slots__ = ("default", "path")
+
+    def __init__(self, place: Path, default: Operand) -> None:
+        self.path = place
+        self.default = default
+
+    def resolve(self, spec: Spec) -> Operand:
+        return IfAbsent(self.path.resolve(spec), self.default.resolve(spec))
+
+
+def if_absent(place: str, default: object) -> IfAbsent:
+    return IfAbsent(path(place), operand(default))
+
+
+class Joined(Operand):
+    """Two lists, one after the other."""
+
+    __slots__ = ("left", "right")
+
+    def __init__(self, left: Operand, right: Operand) -> None:
+        self.left = left
+        self.right = right
+
+    def resolve(self, spec: Spec) -> Operand:
+        for side in (self.left, self.right):
+            if isinstance(side, Constant) and type_of(side.value) != "L":
+                raise InvalidRequest("append and prepend take a list")
+        return Joined(self.left.resolve(spec), self.right.resolve(spec))

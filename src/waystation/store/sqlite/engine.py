@@ -1,0 +1,255 @@
+"""The store on SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from waystation.errors import InvalidRequest, StoreUnavailable
+from waystation.store import evaluate, values
+from waystation.store.base import Returning, Store, check_page, pick_spec
+from waystation.store.expiry import IGNORED_AFTER, is_past
+from waystation.store.feed import checkpoints
+from waystation.store.items import Item
+from waystation.store.queries import Page, Query, decode_cursor, encode_cursor
+from waystation.store.sqlite import upkeep
+from waystation.store.sqlite.feed import SqliteFeed
+from waystation.store.sqlite.schema import Layout, connect, create_all
+from waystation.store.sqlite.select import query_statement, scan_statement
+from waystation.store.sqlite.transactions import RowWrites
+from waystation.store.sqlite.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from waystation.clock import Clock
+    from waystation.store.actions import Write
+    from waystation.store.expressions import Condition
+    from waystation.store.feed import ChangeFeed
+    from waystation.store.items import Key, Spec
+    from waystation.store.queries import Query as AnyQuery
+    from waystation.store.tables import Index, Table
+    from waystation.store.values import RawItem
+
+I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
+
+PAGE_BYTES = 1024 * 1024
+_YIELD_EVERY = 100
+_WRITES_PER_JOB = 100
+
+
+class SqliteStore(Store):
+    """One file, or memory when there is no path.
+
+    Reads run where they are called: a hop to another thread costs ten times the read. Writes go
+    through one thread that commits many at once.
+    """
+
+    def __init__(
+        self, path: Path | None, tables: Sequence[Table], *, env: str, clock: Clock
+    ) -> None:
+        super().__init__([*tables, checkpoints], env=env, clock=clock)
+        self.path = path
+        self._layouts = {t.name: Layout(t, self.table_name(t)) for t in self.tables}
+        connection = connect(path)
+        try:
+            create_all(connection, list(self._layouts.values()))
+        except BaseException:
+            connection.close()
+            raise
+        self._rows = RowWrites(self._layouts)
+        self._reader = connection if path is None else connect(path)
+        self._writer = Writer(connection, threaded=path is not None)
+
+    async def ensure_tables(self) -> None:
+        """Opening the file has created and checked them."""
+
+    async def close(self) -> None:
+        await self._writer.close()
+        self._reader.close()
+
+    async def backup(self, target: Path) -> None:
+        """Write a consistent copy of the whole file while reads and writes go on."""
+        if self.path is None:
+            raise InvalidRequest("a store in memory has no file to copy")
+        await asyncio.to_thread(upkeep.copy_file, self.path, target)
+
+    # Reading
+
+    async def get(
+        self, key: Key[I], *, consistent: bool = True, expired: bool = False
+    ) -> I | None:
+        return self._get(key, expired)
+
+    def _get(self, key: Key[I], expired: bool) -> I | None:
+        layout = self._layout(key.spec.table)
+        try:
+            row = self._reader.execute(layout.get, layout.key(key)).fetchone()
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the read failed: {error}") from error
+        if row is None or (row[1] is not None and not expired and is_past(row[1], self.now())):
+            return None
+        item: I = key.spec.unpack(row[0])  # type: ignore[assignment]
+        return item
+
+    async def batch_get(self, keys: Sequence[Key[I]], *, consistent: bool = True) -> list[I | None]:
+        found: list[I | None] = []
+        for n, key in enumerate(keys, start=1):
+            found.append(self._get(key, expired=False))
+            if n % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        return found
+
+    async def query(
+        self,
+        query: Query[I],
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        reverse: bool = False,
+        where: Condition | None = None,
+        consistent: bool | None = None,
+        expired: bool = False,
+    ) -> Page[I]:
+        check_page(query, limit, consistent)
+        table, index = query.table, query.index
+        start = None if after is None else decode_cursor(table, index, after, query.pk)
+        sql, arguments = query_statement(self._layout(table), query, start, reverse)
+        certain = query.specs[0] if query.certain else None
+        return self._page(
+            sql, arguments, limit, table, index, query.specs, certain, where, expired
+        )
+
+    async def scan(
+        self,
+        item: type[I],
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        where: Condition | None = None,
+        expired: bool = False,
+    ) -> Page[I]:
+        check_page(None, limit, None)
+        spec = item.spec
+        start = None if after is None else decode_cursor(spec.table, None, after, None)
+        sql, arguments = scan_statement(self._layout(spec.table), start)
+        certain = spec if len(spec.table.specs) == 1 else None
+        return self._page(
+            sql, arguments, limit, spec.table, None, (spec,), certain, where, expired
+        )
+
+    def _page(
+        self,
+        sql: str,
+        arguments: list[Any],
+        limit: int | None,
+        table: Table,
+        index: Index | None,
+        specs: Sequence[Spec],
+        certain: Spec | None,
+        where: Condition | None,
+        expired: bool,
+    ) -> Page[Any]:
+        condition = None if where is None else where.resolve(specs[0])
+        now = self.now()
+        found: list[Item] = []
+        size, count, body = 0, 0, b""
+        full = False
+        for body, expires in self._rows_of(sql, [*arguments, -1 if limit is None else limit]):
+            count += 1
+            if expired or expires is None or not is_past(expires, now):
+                item = _wanted(body, specs, certain, condition)
+                if item is not None:
+                    found.append(item)
+            size += len(body)
+            if size >= PAGE_BYTES:
+                full = True
+                break
+        if not full and count != limit:
+            return Page(found, None)
+        return Page(found, encode_cursor(table, index, values.unpack(body)))
+
+    def _rows_of(self, sql: str, arguments: list[Any]) -> Iterable[tuple[bytes, Any]]:
+        try:
+            yield from self._reader.execute(sql, arguments)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the read failed: {error}") from error
+
+    async def count(self, query: AnyQuery[Any], *, where: Condition | None = None) -> int:
+        if where is not None or not query.certain or self.path is None:
+            return await super().count(query, where=where)
+        sql, arguments = query_statement(self._layout(query.table), query, None, reverse=False)
+        now = self.now()
+        counting = (
+            f"SELECT count(*) FROM ({sql}) "  # noqa: S608
+            "WHERE expires IS NULL OR expires NOT BETWEEN ? AND ?"
+        )
+        return await asyncio.to_thread(
+            upkeep.read_number, self.path, counting, [*arguments, -1, now - IGNORED_AFTER, now]
+        )
+
+    # Writing
+
+    async def _write(self, write: Write, returning: Returning | None) -> RawItem | None:
+        packed = None if write.item is None else _pack(write.item)
+        job = partial(self._rows.write, write, packed, returning, self.now(), self._failed)
+        return await self._writer.run(job)
+
+    async def _transact(self, writes: list[Write], token: str | None) -> None:
+        packed = [None if write.item is None else _pack(write.item) for write in writes]
+        if sum(len(body) for body in packed if body) > 4 * 1024 * 1024:
+            raise InvalidRequest("a transaction has more than 4 MB")
+        job = partial(self._rows.transact, writes, packed, token, self.now(), self._cancelled)
+        await self._writer.run(job)
+
+    async def _batch_write(self, writes: list[Write]) -> None:
+        packed = [None if write.item is None else _pack(write.item) for write in writes]
+        jobs = []
+        for start in range(0, len(writes), _WRITES_PER_JOB):
+            part = slice(start, start + _WRITES_PER_JOB)
+            pairs = list(zip(writes[part], packed[part], strict=True))
+            jobs.append(self._writer.run(partial(self._rows.write_all, pairs, self.now())))
+        await asyncio.gather(*jobs)
+
+    # Upkeep
+
+    def changes(self, table: Table, consumer: str) -> ChangeFeed:
+        return SqliteFeed(self, self._reader, table, consumer)
+
+    async def sweep(self, limit: int = 500) -> int:
+        """Remove up to `limit` expired items per table, and what feeds no longer keep."""
+        removed = 0
+        now = self.now()
+        for layout in self._layouts.values():
+            if layout.table.ttl is not None:
+                removed += await self._writer.run(partial(self._rows.sweep, layout, now, limit))
+        await self._writer.run(partial(upkeep.trim, now=now, limit=limit))
+        return removed
+
+    def _layout(self, table: Table) -> Layout:
+        try:
+            return self._layouts[table.name]
+        except KeyError:
+            raise InvalidRequest(f"table {table.name} is not one this store has") from None
+
+
+def _wanted(
+    body: bytes, specs: Sequence[Spec], certain: Spec | None, condition: Condition | None
+) -> Item | None:
+    """The item in a row, unless it is of another type or the filter refuses it."""
+    if certain is not None and condition is None:
+        return certain.unpack(body)
+    raw = values.unpack(body)
+    spec = certain or pick_spec(specs, raw)
+    if spec is None or (condition is not None and not evaluate.holds(condition, raw)):
+        return None
+    return spec.decode(raw)
+
+
+def _pack(item: RawItem) -> bytes:
+    packed = values.pack(item)
+    values.check_size(item, packed)
+    return packed

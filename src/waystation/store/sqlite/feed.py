@@ -1,0 +1,63 @@
+"""The change feed of the embedded engine: a log table, written with the change itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.store import values
+from waystation.store.feed import CHECKPOINT_SECONDS, Change, ChangeFeed, Checkpoint, typed_changes
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from waystation.store.base import Store
+    from waystation.store.tables import Table
+
+_SHARD = "0"
+
+
+class SqliteFeed(ChangeFeed):
+    def __init__(
+        self, store: Store, connection: sqlite3.Connection, table: Table, consumer: str
+    ) -> None:
+        super().__init__(table, consumer)
+        self._store = store
+        self._connection = connection
+        self._name = store.table_name(table)
+        self._position: int | None = None
+
+    async def read(self, limit: int = 100) -> list[Change]:
+        if self._position is None:
+            self._position = await self._resume()
+        rows = self._connection.execute(
+            "SELECT seq, at, old, new, by_ttl FROM waystation_changes "
+            "WHERE table_name=? AND seq>? ORDER BY seq LIMIT ?",
+            (self._name, self._position, limit),
+        ).fetchall()
+        found: list[Change] = []
+        for seq, at, old, new, by_ttl in rows:
+            before = None if old is None else values.unpack(old)
+            after = None if new is None else values.unpack(new)
+            found += typed_changes(self.table, str(seq), before, after, at, bool(by_ttl))
+            self._position = seq
+        return found
+
+    async def _resume(self) -> int:
+        key = Checkpoint.key(self.table.name, self.consumer, _SHARD)
+        checkpoint = await self._store.get(key)
+        if checkpoint is None or checkpoint.sequence is None:
+            return 0
+        return int(checkpoint.sequence)
+
+    async def commit(self) -> None:
+        if self._position is None:
+            return
+        await self._store.put(
+            Checkpoint(
+                table=self.table.name,
+                consumer=self.consumer,
+                shard=_SHARD,
+                sequence=str(self._position),
+                expires_at=self._store.now() + CHECKPOINT_SECONDS,
+            )
+        )

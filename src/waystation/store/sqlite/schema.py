@@ -1,0 +1,221 @@
+"""How tables lie in a SQLite file.
+
+An item is one row: its key in columns that sort as DynamoDB sorts, its TTL, a pair of columns per
+index, and the whole item as msgpack. Indexes are partial, so an item without the index's
+attributes is not in it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.errors import NewerFormat, StoreError, StoreUnavailable, TableMismatch
+from waystation.store import numbers, values
+from waystation.store.expiry import expiry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from waystation.store.items import Key
+    from waystation.store.tables import Table
+    from waystation.store.values import RawItem
+
+FORMAT = 1
+_APPLICATION_ID = 0x57415953
+_BUSY_SECONDS = 15.0
+_MMAP_BYTES = 2**31 - 65536
+
+_SYSTEM = """
+CREATE TABLE IF NOT EXISTS waystation_tables (name TEXT PRIMARY KEY, spec BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS waystation_tokens (
+    token TEXT PRIMARY KEY, fingerprint BLOB NOT NULL, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS waystation_changes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, at REAL NOT NULL,
+    old BLOB, new BLOB, by_ttl INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS waystation_changes_by_table ON waystation_changes (table_name, seq);
+CREATE INDEX IF NOT EXISTS waystation_changes_by_time ON waystation_changes (at);
+"""
+
+
+def connect(path: Path | None) -> sqlite3.Connection:
+    """A connection to a file, or to memory, durable before anything is acknowledged."""
+    connection = sqlite3.connect(
+        ":memory:" if path is None else path,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=_BUSY_SECONDS,
+        cached_statements=512,
+    )
+    try:
+        _configure(connection)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > FORMAT:
+        raise NewerFormat(f"the file has format {version}; this version reads up to {FORMAT}")
+    _use_wal(connection)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
+    connection.execute("PRAGMA cache_size=-65536")
+    connection.execute("PRAGMA wal_autocheckpoint=4000")
+    connection.execute("PRAGMA temp_store=MEMORY")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging, which SQLite refuses at once while another process does."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+class Layout:
+    """A table's columns and the statements that use them."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self.table = table
+        self.name = name
+        self.quoted = quote(name)
+        self.indexes = [
+            (index, quote(index.name + "_pk"), quote(index.name + "_sk"))
+            for index in table.indexes.values()
+        ]
+        derived = ["expires"] + [column for _, pk, sk in self.indexes for column in (pk, sk)]
+        columns = ["pk", "sk", "body", *derived]
+        changed = ", ".join(f"{c}=excluded.{c}" for c in ["body", *derived])
+        self.get = f"SELECT body, expires FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
+        self.put = (
+            f"INSERT INTO {self.quoted} ({', '.join(columns)}) "  # noqa: S608
+            f"VALUES ({', '.join('?' * len(columns))}) ON CONFLICT (pk, sk) DO UPDATE SET {changed}"
+        )
+        self.delete = f"DELETE FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
+        self.rederive = (
+            f"UPDATE {self.quoted} SET {', '.join(f'{c}=?' for c in derived)} "  # noqa: S608
+            "WHERE pk=? AND sk=?"
+        )
+        self.expired = (
+            f"SELECT pk, sk, body FROM {self.quoted} "  # noqa: S608
+            "WHERE expires BETWEEN ? AND ? ORDER BY expires LIMIT ?"
+        )
+
+    def key(self, key: Key[Any]) -> tuple[Any, Any]:
+        return column(key.pk), "" if key.sk is None else column(key.sk)
+
+    def derived(self, raw: RawItem) -> list[Any]:
+        """The columns that are computed from the item: its TTL and its index keys."""
+        expires = expiry(self.table, raw)
+        found: list[Any] = [float(expires) if isinstance(expires, Decimal) else _int64(expires)]
+        for index, _, _ in self.indexes:
+            pk = raw.get(index.pk.name)
+            sk = "" if index.sk is None else raw.get(index.sk.name)
+            present = pk is not None and sk is not None
+            found += [column(pk), column(sk)] if present else [None, None]
+        return found
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """Create the table, or bring its indexes up to what is declared. Runs in a transaction."""
+        row = connection.execute(
+            "SELECT spec FROM waystation_tables WHERE name=?", (self.name,)
+        ).fetchone()
+        if row is None:
+            connection.execute(
+                f"CREATE TABLE {self.quoted} (pk NOT NULL, sk NOT NULL, body BLOB NOT NULL, "
+                "expires, PRIMARY KEY (pk, sk))"
+            )
+        elif msgspec.msgpack.decode(row[0])["key"] != self._description()["key"]:
+            raise TableMismatch(f"table {self.name} exists with another key")
+        elif msgspec.msgpack.decode(row[0]) == self._description():
+            return
+        self._create_indexes(connection)
+        if row is not None:
+            self._rederive(connection)
+        connection.execute(
+            "INSERT OR REPLACE INTO waystation_tables VALUES (?, ?)",
+            (self.name, msgspec.msgpack.encode(self._description())),
+        )
+
+    def _description(self) -> dict[str, Any]:
+        def describe(key: Any) -> list[str] | None:
+            return None if key is None else [key.name, key.type]
+
+        table = self.table
+        return {
+            "key": [describe(table.pk), describe(table.sk)],
+            "ttl": table.ttl,
+            "indexes": [[i.name, describe(i.pk), describe(i.sk)] for i, _, _ in self.indexes],
+        }
+
+    def _create_indexes(self, connection: sqlite3.Connection) -> None:
+        present = {row[1] for row in connection.execute(f"PRAGMA table_info({self.quoted})")}
+        for index, pk, sk in self.indexes:
+            for suffix, name in (("_pk", pk), ("_sk", sk)):
+                if index.name + suffix not in present:
+                    connection.execute(f"ALTER TABLE {self.quoted} ADD COLUMN {name}")
+            connection.execute(
+                f"CREATE INDEX IF NOT EXISTS {quote(f'{self.name}.{index.name}')} "
+                f"ON {self.quoted} ({pk}, {sk}, pk, sk) WHERE {pk} IS NOT NULL"
+            )
+        if self.table.ttl is not None:
+            connection.execute(
+                f"CREATE INDEX IF NOT EXISTS {quote(self.name + '.expires')} "
+                f"ON {self.quoted} (expires) WHERE expires IS NOT NULL"
+            )
+
+    def _rederive(self, connection: sqlite3.Connection) -> None:
+        """Compute the derived columns of every row again, after a change of declaration."""
+        rows = connection.execute(f"SELECT pk, sk, body FROM {self.quoted}")  # noqa: S608
+        while batch := rows.fetchmany(500):
+            connection.executemany(
+                self.rederive, [(*self.derived(values.unpack(b)), pk, sk) for pk, sk, b in batch]
+            )
+
+
+def create_all(connection: sqlite3.Connection, layouts: list[Layout]) -> None:
+    """Create or check every table, in one transaction, alone among processes."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in filter(str.strip, _SYSTEM.split(";")):
+                connection.execute(statement)
+            for layout in layouts:
+                layout.create(connection)
+            connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the tables could not be created: {error}") from error
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def column(value: Any) -> Any:
+    """A key value as a column that sorts as DynamoDB sorts."""
+    return numbers.order_key(value) if isinstance(value, int | Decimal) else value
+
+
+def _int64(value: int | None) -> int | float | None:
+    return value if value is None or abs(value) < 2**63 else float(value)

@@ -1,0 +1,63 @@
+"""Work on the file that does not belong on the event loop, and trimming."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import StoreUnavailable
+from waystation.store.feed import RETENTION_SECONDS
+from waystation.store.sqlite.schema import connect
+from waystation.store.sqlite.transactions import TOKEN_SECONDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Write a consistent copy; `target` appears only when it is complete and durable."""
+    partial = target.with_name(target.name + ".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with closing(connect(source)) as connection:
+            connection.execute("VACUUM INTO ?", (str(partial),))
+        with partial.open("rb+") as copied:
+            os.fsync(copied.fileno())
+        partial.replace(target)
+        _sync_directory(target.parent)
+    except (sqlite3.Error, OSError) as error:
+        partial.unlink(missing_ok=True)
+        raise StoreUnavailable(f"the backup failed: {error}") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_number(path: Path, sql: str, arguments: list[Any]) -> int:
+    """The one number that a long read gives."""
+    try:
+        with closing(connect(path)) as connection:
+            return int(connection.execute(sql, arguments).fetchone()[0])
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the read failed: {error}") from error
+
+
+def trim(connection: sqlite3.Connection, *, now: int, limit: int) -> None:
+    """Forget changes and transaction tokens that are no longer promised."""
+    connection.execute(
+        "DELETE FROM waystation_changes WHERE seq IN "
+        "(SELECT seq FROM waystation_changes WHERE at<? ORDER BY at LIMIT ?)",
+        (now - RETENTION_SECONDS, limit),
+    )
+    connection.execute(
+        "DELETE FROM waystation_tokens WHERE token IN "
+        "(SELECT token FROM waystation_tokens WHERE at<=? LIMIT ?)",
+        (now - TOKEN_SECONDS, limit),
+    )

@@ -1,0 +1,91 @@
+"""Tables and indexes as they are declared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from waystation.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waystation.store.items import Spec
+
+KeyType = Literal["S", "N", "B"]
+
+
+class KeyAttribute:
+    """The name and type of an attribute that is part of a key."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, name: str, type: KeyType = "S") -> None:  # noqa: A002 - DynamoDB's word
+        self.name = name
+        self.type = type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyAttribute) and (self.name, self.type) == (other.name, other.type)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.type))
+
+
+class Index:
+    """A global secondary index: sparse, all attributes projected."""
+
+    __slots__ = ("name", "pk", "sk")
+
+    def __init__(
+        self, name: str, *, pk: str | KeyAttribute, sk: str | KeyAttribute | None = None
+    ) -> None:
+        self.name = name
+        self.pk = _key_attribute(pk)
+        self.sk = None if sk is None else _key_attribute(sk)
+
+
+class Table:
+    """A table: its keys, indexes, TTL attribute, and whether its changes can be followed."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        pk: str | KeyAttribute,
+        sk: str | KeyAttribute | None = None,
+        indexes: Sequence[Index] = (),
+        ttl: str | None = None,
+        stream: bool = False,
+    ) -> None:
+        self.name = name
+        self.pk = _key_attribute(pk)
+        self.sk = None if sk is None else _key_attribute(sk)
+        self.indexes = {index.name: index for index in indexes}
+        self.ttl = ttl
+        self.stream = stream
+        self.specs: list[Spec] = []
+        """The item types declared on this table, in order of declaration."""
+        if len(self.indexes) != len(indexes):
+            raise DeclarationError(f"table {name}: two indexes have one name")
+        types = {key.name: key for key in self.key_attributes()}
+        for key in self.key_attributes():
+            if types[key.name] != key:
+                raise DeclarationError(f"table {name}: {key.name} is declared with two types")
+
+    def key_attributes(self) -> list[KeyAttribute]:
+        """Every attribute that is part of the table's key or of an index."""
+        found = [self.pk, self.sk]
+        for index in self.indexes.values():
+            found += [index.pk, index.sk]
+        return [key for key in found if key is not None]
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r})"
+
+
+def _key_attribute(key: str | KeyAttribute) -> KeyAttribute:
+    return KeyAttribute(key) if isinstance(key, str) else key
+
+
+def scoped_name(table: Table, env: str) -> str:
+    """The table's name in the database: `dev-ferryhook-main`, or the bare name without an env."""
+    return f"{env}-{table.name}" if env else table.name

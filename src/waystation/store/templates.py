@@ -1,0 +1,159 @@
+"""Key templates such as `USER#{user_id}`: render, prefix and match."""
+
+from __future__ import annotations
+
+import re
+import string
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from waystation.errors import DeclarationError, InvalidKey, InvalidRequest
+from waystation.store import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waystation.store.tables import KeyType
+
+KeyValue = str | int | Decimal | bytes
+
+SEPARATORS = "#:|/"
+LAST = "\U0010ffff"
+"""Sorts after every key part; refused inside one, so that it can end a range exactly."""
+
+MAX_PARTITION_BYTES = 2048
+MAX_SORT_BYTES = 1024
+
+
+class Template:
+    """A parsed key template.
+
+    `{field}` alone keeps the field's own type, which is how number and binary keys are
+    declared; anything else makes a text. `{attempt:03d}` pads a number so that it sorts.
+    """
+
+    __slots__ = ("_literals", "_separators", "_specs", "fields", "pattern", "plain", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._literals: list[str] = []
+        self._specs: list[str] = []
+        fields: list[str] = []
+        tail = ""
+        try:
+            parsed = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise DeclarationError(f"key template {text!r}: {error}") from None
+        for literal, field, spec, _ in parsed:
+            if field is None:
+                tail = literal
+                continue
+            if not field.isidentifier():
+                raise DeclarationError(f"key template {text!r}: {field!r} is not a field name")
+            self._literals.append(literal)
+            self._specs.append(spec or "")
+            fields.append(field)
+        self.fields = tuple(fields)
+        self._literals.append(tail)
+        self.plain = self._literals == ["", ""] and not self._specs[0]
+        self._separators = [c for c in SEPARATORS if any(c in part for part in self._literals)]
+        self.pattern = self._compile()
+
+    def _compile(self) -> re.Pattern[str]:
+        part = f"([^{re.escape(''.join(self._separators))}]+)" if self._separators else "(.+)"
+        pattern = re.escape(self._literals[0])
+        for literal in self._literals[1:]:
+            pattern += part + re.escape(literal)
+        return re.compile(pattern, re.DOTALL)
+
+    def render(self, values: Sequence[object]) -> KeyValue:
+        """The key made of these field values."""
+        if self.plain:
+            return _plain(self.fields[0], values[0])
+        text = self._literals[0]
+        for n, value in enumerate(values):
+            text += self._part(n, value) + self._literals[n + 1]
+        return text
+
+    def prefix(self, values: Sequence[object]) -> str:
+        """What every key that begins with these field values begins with."""
+        text = self._literals[0]
+        for n, value in enumerate(values):
+            text += self._part(n, value) + self._literals[n + 1]
+        return text
+
+    def bounds(self, values: Sequence[object], value: object) -> tuple[str, str]:
+        """The first and last possible keys whose next field after `values` is `value`."""
+        n = len(values)
+        if n >= len(self.fields):
+            raise InvalidRequest(f"key template {self.text!r} has no field left to compare")
+        first = self.prefix(values) + self._part(n, value)
+        after = self._literals[n + 1]
+        last = n == len(self.fields) - 1
+        return first + after, first + after + ("" if last else LAST)
+
+    def match(self, key: KeyValue) -> dict[str, object] | None:
+        """The field values in a key, or None when the key was not made by this template."""
+        if self.plain:
+            return {self.fields[0]: key}
+        if not isinstance(key, str):
+            return None
+        found = self.pattern.fullmatch(key)
+        if found is None:
+            return None
+        values: dict[str, object] = {}
+        for field, spec, text in zip(self.fields, self._specs, found.groups(), strict=True):
+            values[field] = int(text) if spec.endswith("d") else text
+        return values
+
+    def _part(self, n: int, value: object) -> str:
+        field, spec = self.fields[n], self._specs[n]
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 0:
+                raise InvalidKey(f"{field} is negative and would not sort", field=field)
+            return format(value, spec)
+        if not isinstance(value, str):
+            raise InvalidKey(f"{field} must be text, not {type(value).__name__}", field=field)
+        if not value:
+            raise InvalidKey(f"{field} is empty", field=field)
+        for separator in self._separators:
+            if separator in value:
+                raise InvalidKey(f"{field} contains {separator!r}", field=field)
+        if LAST in value:
+            raise InvalidKey(f"{field} contains U+10FFFF", field=field)
+        return value
+
+
+def _plain(field: str, value: object) -> KeyValue:
+    if isinstance(value, str | bytes):
+        return value
+    if isinstance(value, int | Decimal | float) and not isinstance(value, bool):
+        return numbers.canonical(value)
+    raise InvalidKey(f"{field} cannot be a key: {type(value).__name__}", field=field)
+
+
+def check_key(name: str, value: object, kind: KeyType, limit: int) -> None:
+    """Refuse a key value of the wrong type, empty, or longer than DynamoDB takes."""
+    if kind == "N":
+        if not isinstance(value, int | Decimal) or isinstance(value, bool):
+            raise InvalidKey(f"{name} must be a number", field=name)
+        return
+    if kind == "B":
+        if not isinstance(value, bytes):
+            raise InvalidKey(f"{name} must be binary", field=name)
+        length = len(value)
+    else:
+        if not isinstance(value, str):
+            raise InvalidKey(f"{name} must be text", field=name)
+        length = len(value) if value.isascii() else _utf8_length(name, value)
+    if not length:
+        raise InvalidKey(f"{name} is empty", field=name)
+    if length > limit:
+        raise InvalidKey(f"{name} has {length} bytes; {limit} are allowed", field=name)
+
+
+def _utf8_length(name: str, value: str) -> int:
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(f"{name} contains half a surrogate pair", field=name) from None

@@ -1,0 +1,159 @@
+"""The changes an update can make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waystation.errors import InvalidRequest
+from waystation.store.expressions import Constant, IfAbsent, Joined, Operand, Path, operand, path
+from waystation.store.values import type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from waystation.store.items import Spec
+
+
+class Change:
+    """One change of an update. Every right-hand side reads the item as it was before."""
+
+    path: Path
+
+    def resolve(self, spec: Spec) -> Change:
+        raise NotImplementedError
+
+
+class Assign(Change):
+    __slots__ = ("path", "value")
+
+    def __init__(self, place: Path, value: Operand) -> None:
+        self.path = place
+        self.value = value
+
+    def resolve(self, spec: Spec) -> Assign:
+        constant = self.value.default if isinstance(self.value, IfAbsent) else self.value
+        if len(self.path.parts) == 1 and isinstance(constant, Constant):
+            _check_type(spec, str(self.path.parts[0]), constant)
+        return Assign(self.path.resolve(spec), self.value.resolve(spec))
+
+
+def _check_type(spec: Spec, field: str, constant: Constant) -> None:
+    kind = spec.field_types.get(field)
+    if kind is None:
+        return  # resolve refuses it by name
+    try:
+        msgspec.convert(constant.value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{field}: {error}", field=field) from None
+
+
+class Add(Change):
+    """Add to a number, or members to a set; a missing attribute counts as 0 or empty."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, place: Path, value: Constant) -> None:
+        self.path = place
+        self.value = value
+
+    def resolve(self, spec: Spec) -> Add:
+        return Add(self.path.resolve(spec), self.value)
+
+
+class Remove(Change):
+    __slots__ = ("path",)
+
+    def __init__(self, place: Path) -> None:
+        self.path = place
+
+    def resolve(self, spec: Spec) -> Remove:
+        field = self.path.parts[0]
+        if len(self.path.parts) == 1 and field in spec.required:
+            raise InvalidRequest(f"{field} is required and cannot be removed", field=str(field))
+        return Remove(self.path.resolve(spec))
+
+
+class Discard(Change):
+    """Remove members from a set; the last one takes the attribute with it."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, place: Path, value: Constant) -> None:
+        self.path = place
+        self.value = value
+
+    def resolve(self, spec: Spec) -> Discard:
+        return Discard(self.path.resolve(spec), self.value)
+
+
+def set_to(place: str | Path, value: object) -> Change:
+    """Set an attribute to a value, or to a calculation such as `attr("a") + 1`."""
+    return Assign(_place(place), operand(value))
+
+
+def set_if_absent(place: str | Path, value: object) -> Change:
+    """Set an attribute unless it is there already."""
+    return Assign(_place(place), IfAbsent(_place(place), Constant(value)))
+
+
+def add(place: str | Path, number: object) -> Change:
+    """Add to a number; a missing one counts as 0."""
+    constant = Constant(number)
+    if type_of(constant.value) != "N":
+        raise InvalidRequest("add takes a number", field=str(place))
+    return Add(_place(place), constant)
+
+
+def add_to_set(place: str | Path, members: Iterable[object]) -> Change:
+    """Add members to a set; a missing one counts as empty."""
+    return Add(_place(place), Constant(set(members)))
+
+
+def remove_from_set(place: str | Path, members: Iterable[object]) -> Change:
+    """Take members out of a set."""
+    return Discard(_place(place), Constant(set(members)))
+
+
+def remove(place: str | Path) -> Change:
+    """Remove an attribute, a map key or a list element."""
+    return Remove(_place(place))
+
+
+def append(place: str | Path, values: Sequence[object]) -> Change:
+    """Add to the end of a list; a missing one counts as empty."""
+    where = _place(place)
+    return Assign(where, Joined(IfAbsent(where, Constant([])), Constant(list(values))))
+
+
+def prepend(place: str | Path, values: Sequence[object]) -> Change:
+    """Add to the front of a list; a missing one counts as empty."""
+    where = _place(place)
+    return Assign(where, Joined(Constant(list(values)), IfAbsent(where, Constant([]))))
+
+
+def _place(place: str | Path) -> Path:
+    return place if isinstance(place, Path) else path(place)
+
+
+def check_overlaps(changes: Iterable[Change]) -> None:
+    """Refuse two changes of one place, or of a place and something inside it."""
+    taken: list[tuple[str | int, ...]] = []
+    for change in changes:
+        parts = change.path.parts
+        for other in taken:
+            shorter = min(len(parts), len(other))
+            if parts[:shorter] == other[:shorter]:
+                raise InvalidRequest(f"two changes overlap at {change.path}", field=str(change.path))
+            if len(parts) >= shorter and _mixed(parts, other):
+                raise InvalidRequest(f"{change.path} is used as a list and as a map")
+        taken.append(parts)
+
+
+def _mixed(left: tuple[str | int, ...], right: tuple[str | int, ...]) -> bool:
+    """Whether two paths agree up to a point where one names a key and the other a position."""
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            return isinstance(a, str) != isinstance(b, str)
+    return False

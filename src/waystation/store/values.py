@@ -1,0 +1,190 @@
+"""Attribute values: which Python values can be stored, how they compare and how large they are.
+
+`str` is S, `int` and `Decimal` N, `bytes` B, `bool` BOOL, `None` NULL, `list` L, `dict` M and
+`set` SS, NS or BS, whichever its members are.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from waystation.errors import InvalidRequest, ItemTooLarge
+from waystation.store import numbers
+
+Value = Any
+"""str | int | Decimal | bytes | bool | None | list[Value] | dict[str, Value] | set[...]"""
+
+RawItem = dict[str, Value]
+
+MAX_ITEM_BYTES = 400 * 1024
+MAX_DEPTH = 32
+_INT64 = 2**63
+
+_TYPES: dict[type, str] = {
+    str: "S",
+    int: "N",
+    Decimal: "N",
+    bytes: "B",
+    bool: "BOOL",
+    type(None): "NULL",
+    list: "L",
+    dict: "M",
+}
+
+
+def type_of(value: Value) -> str:
+    """DynamoDB's name for the type of a normalised value."""
+    known = _TYPES.get(type(value))
+    return known if known is not None else _set_type(value) + "S"
+
+
+def _set_type(members: set[Value]) -> str:
+    return _TYPES[type(next(iter(members)))]
+
+
+def normalise(value: object, depth: int = 0) -> Value:
+    """The storable form of a Python value, or InvalidRequest."""
+    kind = type(value)
+    if kind is str:
+        return _text(value)  # type: ignore[arg-type]
+    if kind is bool or value is None or kind is bytes:
+        return value
+    if kind is int or kind is Decimal or kind is float:
+        return numbers.canonical(value)  # type: ignore[arg-type]
+    if depth >= MAX_DEPTH:
+        raise ItemTooLarge(f"an attribute is nested deeper than {MAX_DEPTH} levels")
+    return _normalise_other(value, depth)
+
+
+def _normalise_other(value: object, depth: int) -> Value:
+    if isinstance(value, dict):
+        return {_name(key): normalise(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [normalise(inner, depth + 1) for inner in value]
+    if isinstance(value, set | frozenset):
+        return _normalise_set(value)
+    if isinstance(value, msgspec.Struct):
+        named = zip(value.__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+        return {name: normalise(inner, depth + 1) for name, inner in named if inner is not None}
+    if isinstance(value, Enum):
+        return normalise(value.value, depth)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return _text(str(value))
+    raise InvalidRequest(f"a value of type {type(value).__name__} cannot be stored")
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest("a text contains half a surrogate pair") from None
+    return value
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str):
+        raise InvalidRequest(f"a map key must be text, not {type(key).__name__}")
+    return _text(key)
+
+
+def _normalise_set(value: set[Any] | frozenset[Any]) -> set[Value]:
+    if not value:
+        raise InvalidRequest("a set cannot be empty")
+    members = {normalise(member) for member in value}
+    kinds = {_TYPES[type(member)] for member in members}
+    if len(kinds) > 1 or not kinds <= {"S", "N", "B"}:
+        raise InvalidRequest("a set holds only texts, only numbers or only binaries")
+    return members
+
+
+def same(left: Value, right: Value) -> bool:
+    """Equality by type and content: True is not 1."""
+    if type_of(left) != type_of(right):
+        return False
+    if type(left) is list:
+        return len(left) == len(right) and all(map(same, left, right))
+    if type(left) is dict:
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    return bool(left == right)
+
+
+def size_of(value: Value) -> int:
+    """The bytes DynamoDB counts for one value."""
+    kind = type(value)
+    if kind is str:
+        return len(value) if value.isascii() else len(value.encode())
+    if kind is bytes:
+        return len(value)
+    if kind is bool or value is None:
+        return 1
+    if kind is int or kind is Decimal:
+        digits, _ = numbers.significant(value)
+        return (len(digits) + 1) // 2 + 1 + int(value < 0)
+    if kind is list:
+        return 3 + sum(1 + size_of(inner) for inner in value)
+    if kind is dict:
+        return 3 + sum(1 + size_of(name) + size_of(inner) for name, inner in value.items())
+    return sum(map(size_of, value))
+
+
+def check_size(item: RawItem, packed: bytes) -> None:
+    """Refuse an item of more than 400 KB.
+
+    No value counts for more than four times its packed length, so small items need no walk.
+    """
+    if len(packed) * 4 < MAX_ITEM_BYTES:
+        return
+    total = sum(size_of(name) + size_of(value) for name, value in item.items())
+    if total > MAX_ITEM_BYTES:
+        raise ItemTooLarge(f"the item has {total} bytes; {MAX_ITEM_BYTES} are allowed")
+
+
+_NUMBER, _STRINGS, _NUMBERS, _BINARIES = 1, 2, 3, 4
+_SET_CODES = {"S": _STRINGS, "N": _NUMBERS, "B": _BINARIES}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def pack(item: RawItem) -> bytes:
+    """An item as msgpack; what msgpack lacks becomes an extension."""
+    return _encode({name: _packable(value) for name, value in item.items()})
+
+
+def _packable(value: Value) -> Any:
+    kind = type(value)
+    if kind is str or kind is bytes or kind is bool or value is None:
+        return value
+    if kind is int:
+        if -_INT64 <= value < _INT64:
+            return value
+        return msgspec.msgpack.Ext(_NUMBER, str(value).encode())
+    if kind is Decimal:
+        return msgspec.msgpack.Ext(_NUMBER, str(value).encode())
+    if kind is dict:
+        return {name: _packable(inner) for name, inner in value.items()}
+    if kind is list:
+        return [_packable(inner) for inner in value]
+    members = [_packable(member) for member in value]
+    return msgspec.msgpack.Ext(_SET_CODES[_set_type(value)], _encode(sorted(members, key=str)))
+
+
+def unpack_extension(code: int, data: memoryview) -> Value:
+    """Read one of our msgpack extensions."""
+    if code == _NUMBER:
+        return numbers.from_text(bytes(data).decode())
+    return set(_decode(data))
+
+
+_decode = msgspec.msgpack.Decoder(ext_hook=unpack_extension).decode
+
+
+def unpack(packed: bytes) -> RawItem:
+    """The reverse of `pack`."""
+    item: RawItem = _decode(packed)
+    return item

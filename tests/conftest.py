@@ -1,0 +1,41 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import dynamodb_local
+from tests.support.parts import missing
+from waystation.clock import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _aws_credentials() -> Iterator[None]:
+    """Credentials that open nothing, and a chain that asks nobody else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "local")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.delenv("AWS_SESSION_TOKEN", raising=False)
+        patch.delenv("AWS_PROFILE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url() -> Iterator[str]:
+    """The endpoint of a DynamoDB Local that lives as long as the test run."""
+    try:
+        with dynamodb_local.running() as url:
+            yield url
+    except dynamodb_local.Unavailable as reason:
+        missing("DynamoDB Local", str(reason))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()

@@ -1,0 +1,1 @@
+"""What the tests share: real parts to test against, and how to wait for them."""
