@@ -98,7 +98,6 @@ class CancellationReason:
     """Why one action of a transaction could not run."""
 
     CONDITION = "ConditionFailed"
-    INVALID = "Invalid"
     CONFLICT = "Conflict"
     OTHER = "Other"
 

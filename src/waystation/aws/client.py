@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import time
 from email.utils import parsedate_to_datetime
@@ -24,6 +25,7 @@ _FIRST_WAIT = 0.025
 _LONGEST_WAIT = 2.0
 _RETRY_BUDGET = 500
 _RETRY_COST = 5
+_LARGE = 512 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=3)
 
 _THROTTLING = frozenset(
@@ -95,8 +97,10 @@ class AwsClient:
             time.time() + self._skew,
         )
         try:
+            # Large bodies go in pieces, so that writing them does not hold up the event loop.
+            data = body if len(body) < _LARGE else io.BytesIO(body)
             async with self._session.http.post(
-                self._url, data=body, headers=headers, timeout=_TIMEOUT, allow_redirects=False
+                self._url, data=data, headers=headers, timeout=_TIMEOUT, allow_redirects=False
             ) as response:
                 answer = await response.read()
                 if response.status == 200:

@@ -9,7 +9,6 @@ from waystation.store import evaluate
 from waystation.store.expressions import Attr, Condition, Constant, Path, absent
 from waystation.store.items import check_index_keys
 from waystation.store.updates import (
-    Add,
     Assign,
     Change,
     Remove,
@@ -89,6 +88,10 @@ class Write:
         self.item = item
         self.changes = changes
 
+    def creates(self) -> bool:
+        """Whether the write can make an item of nothing."""
+        return self.kind == "put" or (self.kind == "update" and evaluate.creates(self.changes))
+
     def allows_absent(self) -> bool:
         """Whether the condition holds for an item that is not there."""
         return self.condition is None or evaluate.holds(self.condition, None)
@@ -140,22 +143,25 @@ def _resolve_changes(
         field = change.path.parts[0]
         if field in spec.key_fields:
             raise InvalidRequest(f"{field} is part of the key and cannot change", field=str(field))
-    creates = any(isinstance(change, Assign | Add) for change in changes)
-    if spec.version is not None and creates:
+    if spec.version is not None:
         changes.append(add(spec.version, 1))
+    may_create = evaluate.creates(changes)
+    if condition is not None:
+        may_create = may_create and evaluate.holds(condition, None)
     key_fields = _key_fields(action.key)
-    may_create = creates and (condition is None or evaluate.holds(condition, None))
     if may_create:
         # A new item is complete only with the fields that its key is made of.
-        changes += [set_if_absent(f, v) for f, v in key_fields.items() if f in spec.names]
+        keys = {key.name for key in spec.table.key_attributes()}
+        stored = {f: v for f, v in key_fields.items() if spec.names.get(f, f) not in keys}
+        changes += [set_if_absent(f, v) for f, v in stored.items() if f in spec.names]
     resolved = [change.resolve(spec) for change in changes]
     taken = {change.path.parts[0] for change in resolved}
     for templates in spec.indexes:
         if made := _index_keys(templates, action.changes, key_fields):
             resolved += [_index_change(n, v) for n, v in made.items() if n not in taken]
         elif may_create and templates.fields <= key_fields.keys():
-            keys = templates.render(key_fields)
-            resolved += [set_if_absent(Path((n,)), v) for n, v in keys.items() if n not in taken]
+            made = templates.render(key_fields)
+            resolved += [set_if_absent(Path((n,)), v) for n, v in made.items() if n not in taken]
     check_overlaps(resolved)
     return tuple(resolved)
 

@@ -13,7 +13,8 @@ from waystation.errors import (
     UnreadableItem,
 )
 from waystation.store.actions import Action, Delete, Put, Update, Write, prepare
-from waystation.store.items import Item, key_of
+from waystation.store.expressions import roots
+from waystation.store.items import Item
 from waystation.store.queries import Page, Query, encode_cursor
 from waystation.store.tables import scoped_name
 
@@ -277,6 +278,17 @@ def check_page(query: Query[Any] | None, limit: int | None, consistent: bool | N
         raise InvalidRequest("limit must be at least 1", field="limit")
     if consistent and query is not None and query.index is not None:
         raise InvalidRequest("an index cannot be read consistently", field="consistent")
+
+
+def resolve_filter(query: Query[Any], where: Condition | None) -> Condition | None:
+    """A query's filter by attribute names. It cannot look at the key that the query is by."""
+    if where is None:
+        return None
+    condition = where.resolve(query.specs[0])
+    keys = {key.name for key in (query.pk_attribute, query.sk_attribute) if key}
+    if looked_at := keys & roots(condition):
+        raise InvalidRequest(f"a filter cannot look at the key {min(looked_at)}", field="where")
+    return condition
 
 
 def pick_spec(specs: Iterable[Spec], raw: RawItem) -> Spec | None:

@@ -69,18 +69,23 @@ class Expressions:
             case Function():
                 return self._test(condition)
             case Every():
-                return "(" + " AND ".join(self.condition(part) for part in condition.parts) + ")"
+                return " AND ".join(self._part(part) for part in condition.parts)
             case Some():
-                return "(" + " OR ".join(self.condition(part) for part in condition.parts) + ")"
+                return " OR ".join(self._part(part) for part in condition.parts)
             case Negation():
-                return f"(NOT {self.condition(condition.part)})"
+                return f"NOT {self._part(condition.part)}"
             case Between():
                 low, high = self.value(condition.low.value), self.value(condition.high.value)
-                return f"({self._operand(condition.subject)} BETWEEN {low} AND {high})"
+                return f"{self._operand(condition.subject)} BETWEEN {low} AND {high}"
             case In():
                 options = ", ".join(self.value(option.value) for option in condition.options)
                 return f"{self._operand(condition.subject)} IN ({options})"
         raise AssertionError(condition)
+
+    def _part(self, condition: Condition) -> str:
+        """Parentheses only where they are needed: DynamoDB refuses redundant ones."""
+        text = self.condition(condition)
+        return f"({text})" if isinstance(condition, Every | Some) else text
 
     def _test(self, test: Function) -> str:
         if test.argument is None:

@@ -133,11 +133,16 @@ def _at(place: Path, item: RawItem) -> Value:
     return value
 
 
+def creates(changes: Sequence[Change]) -> bool:
+    """Whether an update makes an item of nothing. One that only takes away does not."""
+    return not changes or not all(isinstance(change, Remove | Discard) for change in changes)
+
+
 def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> RawItem | None:
     """The item after an update; None where the update creates nothing."""
-    before = _NO_ITEM if old is None else old
-    if old is None and changes and all(isinstance(c, Remove | Discard) for c in changes):
+    if old is None and not creates(changes):
         return None
+    before = _NO_ITEM if old is None else old
     after: RawItem = {**key} if old is None else copy.deepcopy(old)
     removed: list[Path] = []
     for change in sorted(changes, key=_position):

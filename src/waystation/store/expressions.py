@@ -214,7 +214,13 @@ class Compare(Condition):
                 _check_ordered(side, self.op)
             elif not isinstance(side, _Comparable):
                 raise InvalidRequest("a condition compares attributes, sizes and values only")
+        if _place_of(self.left) == _place_of(self.right) is not None:
+            raise InvalidRequest("a condition compares an attribute with itself")
         return Compare(self.op, self.left.resolve(spec), self.right.resolve(spec))
+
+
+def _place_of(side: Operand) -> tuple[type, Path] | None:
+    return (type(side), side.path) if isinstance(side, Attr | Size) else None
 
 
 def _check_ordered(constant: Constant, op: str) -> None:
@@ -301,6 +307,24 @@ class Negation(Condition):
 
     def resolve(self, spec: Spec) -> Condition:
         return Negation(self.part.resolve(spec))
+
+
+def roots(condition: Condition) -> set[Segment]:
+    """The attributes that a resolved condition looks at."""
+    match condition:
+        case Every() | Some():
+            return set().union(*(roots(part) for part in condition.parts))
+        case Negation():
+            return roots(condition.part)
+        case Function():
+            return {condition.path.parts[0]}
+        case Compare():
+            sides = [condition.left, condition.right]
+        case Between() | In():
+            sides = [condition.subject]
+        case _:
+            raise AssertionError(condition)
+    return {side.path.parts[0] for side in sides if isinstance(side, Attr | Size)}
 
 
 _ITSELF = Path(())

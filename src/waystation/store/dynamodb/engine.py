@@ -9,7 +9,7 @@ import msgspec
 from waystation.aws.client import AwsClient
 from waystation.aws.session import AwsSession
 from waystation.errors import AwsError, InvalidRequest, TransactionConflict
-from waystation.store.base import Returning, Store, check_page, pick_spec
+from waystation.store.base import Returning, Store, check_page, pick_spec, resolve_filter
 from waystation.store.compile import Expressions
 from waystation.store.dynamodb import batches, requests, tables
 from waystation.store.dynamodb.feed import DynamoFeed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
 
-_EXPIRED_ATTEMPTS = 5
+_ATTEMPTS = 5
 _OPERATIONS = {"put": "PutItem", "update": "UpdateItem", "delete": "DeleteItem"}
 
 
@@ -173,18 +173,18 @@ class DynamoStore(Store):
         }
         if query.index is not None:
             request["IndexName"] = query.index.name
-        return self._filtered(request, expressions, query.specs[0], where, expired)
+        condition = resolve_filter(query, where)
+        return self._filtered(request, expressions, query.table, condition, expired)
 
     def _filtered(
         self,
         request: dict[str, Any],
         expressions: Expressions,
-        spec: Spec,
-        where: Condition | None,
+        table: Table,
+        condition: Condition | None,
         expired: bool,
     ) -> dict[str, Any]:
-        condition = None if where is None else where.resolve(spec)
-        found = requests.read_filter(expressions, spec.table, condition, self.now(), expired)
+        found = requests.read_filter(expressions, table, condition, self.now(), expired)
         if found is not None:
             request["FilterExpression"] = found
         return requests.with_placeholders(request, expressions)
@@ -206,7 +206,8 @@ class DynamoStore(Store):
             request["ExclusiveStartKey"] = item_to_wire(decode_cursor(table, None, after, None))
         if limit is not None:
             request["Limit"] = limit
-        request = self._filtered(request, Expressions(), item.spec, where, expired)
+        condition = None if where is None else where.resolve(item.spec)
+        request = self._filtered(request, Expressions(), table, condition, expired)
         answer = await self.call("Scan", request, table=name)
         everything: Query[I] = Query((item.spec,), None, "", None, (), None)
         return _page(answer, everything, None if len(table.specs) == 1 else (item.spec,))
@@ -214,15 +215,15 @@ class DynamoStore(Store):
     # Writing
 
     async def _write(self, write: Write, returning: Returning | None) -> RawItem | None:
-        for _ in range(_EXPIRED_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             now = self.now()
             try:
                 return await self._write_once(write, returning, now)
             except AwsError as error:
                 old = self.failed_item(error.details)
-                if old is None or not has_expired(write.key.spec.table, old, now):
-                    raise self._failed(write, old) from None
-                done, new = await self._write_over_expired(write, now)
+                if not requests.found_nothing(write, old, now):
+                    raise self._failed(write, self._live(write, old, now)) from None
+                done, new = await self._write_over_nothing(write, now)
                 if done:
                     return new if returning == "new" else None
         raise TransactionConflict(f"others kept writing {write.key}")
@@ -244,21 +245,22 @@ class DynamoStore(Store):
         if "Attributes" not in answer:
             return None
         raw = item_from_wire(answer["Attributes"])
-        if returning == "old" and has_expired(write.key.spec.table, raw, now):
-            return None
-        return raw
+        return self._live(write, raw, now) if returning == "old" else raw
 
-    async def _write_over_expired(
+    def _live(self, write: Write, old: RawItem | None, now: int) -> RawItem | None:
+        return None if old is None or has_expired(write.key.spec.table, old, now) else old
+
+    async def _write_over_nothing(
         self, write: Write, now: int
     ) -> tuple[bool, RawItem | None]:
-        """Carry out a write in the place of an expired item: whether it worked, and the item."""
+        """Carry out an update where no live item is: whether it worked, and the new item."""
         if not write.allows_absent():
             raise self._failed(write, None)
         new = write.outcome(None)
         if new is None:
             return True, None
         table = self.table_name(write.key.spec.table)
-        request = requests.over_expired_request(write, new, table, now)
+        request = requests.over_nothing_request(write, new, table, now)
         try:
             await self.call("PutItem", request, table=table, writing=True, repeatable=False)
         except AwsError:

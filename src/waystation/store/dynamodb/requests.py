@@ -18,11 +18,10 @@ from waystation.errors import (
     TransactionConflict,
 )
 from waystation.aws.client import is_throttling
-from waystation.store import evaluate
 from waystation.store.compile import Expressions
 from waystation.store.dynamodb.wire import item_to_wire, to_wire
-from waystation.store.expiry import IGNORED_AFTER
-from waystation.store.expressions import Constant, IfAbsent
+from waystation.store.expiry import IGNORED_AFTER, has_expired
+from waystation.store.expressions import Attr, Constant, Every, IfAbsent, Path, absent, exists
 from waystation.store.updates import Add, Assign, Discard, Remove
 
 if TYPE_CHECKING:
@@ -58,28 +57,28 @@ def write_request(write: Write, table_name: str, now: int) -> dict[str, Any]:
         request["Key"] = item_to_wire(write.key.attributes())
     if write.changes:
         request["UpdateExpression"] = expressions.update(write.changes)
-    condition = _guarded(expressions, write, now)
+    condition = _guarded(write, now)
     if condition is not None:
-        request["ConditionExpression"] = condition
+        request["ConditionExpression"] = expressions.condition(condition)
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
     return with_placeholders(request, expressions)
 
 
-def over_expired_request(
+def over_nothing_request(
     write: Write, new: RawItem | None, table_name: str, now: int
 ) -> dict[str, Any]:
-    """A put of what an update makes of nothing, in the place of an item that has expired.
+    """A put of what an update makes of nothing, where the item is absent or has expired.
 
     When it makes nothing, only the check remains.
     """
     expressions = Expressions()
-    table = write.key.spec.table
+    spec = write.key.spec
+    gone = absent().resolve(spec)
+    if spec.table.ttl is not None:
+        gone = gone | _expired(spec.table, now)
     request: dict[str, Any] = {
         "TableName": table_name,
-        "ConditionExpression": (
-            f"attribute_not_exists({expressions.name(table.pk.name)}) "
-            f"OR {_expired(expressions, table, now)}"
-        ),
+        "ConditionExpression": expressions.condition(gone),
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     if new is not None:
@@ -87,6 +86,15 @@ def over_expired_request(
     else:
         request["Key"] = item_to_wire(write.key.attributes())
     return with_placeholders(request, expressions)
+
+
+def found_nothing(write: Write, old: RawItem | None, now: int) -> bool:
+    """Whether a write failed only because of our guards: there is no live item to update."""
+    if write.kind != "update":
+        return False
+    if old is None:
+        return not write.creates()
+    return has_expired(write.key.spec.table, old, now)
 
 
 def with_placeholders(request: dict[str, Any], expressions: Expressions) -> dict[str, Any]:
@@ -98,39 +106,37 @@ def with_placeholders(request: dict[str, Any], expressions: Expressions) -> dict
     return request
 
 
-def _guarded(expressions: Expressions, write: Write, now: int) -> str | None:
+def _guarded(write: Write, now: int) -> Condition | None:
     """The write's condition, such that an expired item counts as absent.
 
-    An update must not touch an expired item at all: it would bring back what was in it.
+    An update must not touch an expired item at all: it would bring back what was in it. One
+    that only takes away must not touch an absent one either: some would create it.
     """
-    table = write.key.spec.table
-    condition = None if write.condition is None else expressions.condition(write.condition)
-    if table.ttl is None:
-        return condition
-    if write.kind == "update":
-        alive = f"NOT {_expired(expressions, table, now)}"
-        return alive if condition is None else f"({condition}) AND {alive}"
-    if condition is None or write.condition is None:
-        return None
-    if evaluate.holds(write.condition, None):
-        return f"({condition}) OR {_expired(expressions, table, now)}"
-    return f"({condition}) AND NOT {_expired(expressions, table, now)}"
+    spec = write.key.spec
+    parts = [] if write.condition is None else [write.condition]
+    if write.kind == "update" and not write.creates():
+        parts.append(exists().resolve(spec))
+    if spec.table.ttl is not None and (parts or write.kind == "update"):
+        expired = _expired(spec.table, now)
+        if write.kind != "update" and write.allows_absent():
+            return parts[0] | expired
+        parts.append(~expired)
+    return Every(parts) if len(parts) > 1 else parts[0] if parts else None
 
 
-def _expired(expressions: Expressions, table: Table, now: int) -> str:
+def _expired(table: Table, now: int) -> Condition:
     assert table.ttl is not None
-    first, last = expressions.value(now - IGNORED_AFTER), expressions.value(now)
-    return f"({expressions.name(table.ttl)} BETWEEN {first} AND {last})"
+    return Attr(Path((table.ttl,))).between(now - IGNORED_AFTER, now)
 
 
 def read_filter(
     expressions: Expressions, table: Table, where: Condition | None, now: int, expired: bool
 ) -> str | None:
     """The filter of a query or scan, without expired items unless they are wanted."""
-    found = [] if where is None else [expressions.condition(where)]
     if table.ttl is not None and not expired:
-        found.append(f"NOT {_expired(expressions, table, now)}")
-    return " AND ".join(f"({part})" for part in found) if found else None
+        alive = ~_expired(table, now)
+        where = alive if where is None else where & alive
+    return None if where is None else expressions.condition(where)
 
 
 def key_condition(expressions: Expressions, query: Query[Any]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from waystation.aws.client import wait_before
-from waystation.errors import AwsError, CancellationReason, TransactionConflict
+from waystation.errors import AwsError, CancellationReason, InvalidRequest, TransactionConflict
 from waystation.store.dynamodb import requests
 from waystation.store.expiry import has_expired
 
@@ -24,9 +23,19 @@ _VERBS = {"put": "Put", "update": "Update", "delete": "Delete", "check": "Condit
 _PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 _CODES = {
     "ConditionalCheckFailed": CancellationReason.CONDITION,
-    "ValidationError": CancellationReason.INVALID,
     "TransactionConflict": CancellationReason.CONFLICT,
 }
+
+
+class _Form:
+    """How a transaction is put to DynamoDB: the time it goes by, and the updates of nothing."""
+
+    __slots__ = ("now", "over_nothing", "token")
+
+    def __init__(self, token: str, now: int) -> None:
+        self.token = token
+        self.now = now
+        self.over_nothing: set[int] = set()
 
 
 class Transactions:
@@ -34,88 +43,83 @@ class Transactions:
 
     def __init__(self, store: DynamoStore) -> None:
         self._store = store
-        self._times: dict[str, int] = {}
+        self._forms: dict[str, _Form] = {}
 
     async def run(self, writes: list[Write], token: str | None) -> None:
-        now = self._time_of(token)
-        over_expired: set[int] = set()
+        form = self._form(token)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._attempt(writes, over_expired, token, now)
+                await self._attempt(writes, form)
             except AwsError as error:
                 reasons = error.details.get("CancellationReasons", [])
             else:
                 return
+            for n, reason in enumerate(reasons):
+                if reason["Code"] == "ValidationError":
+                    raise InvalidRequest(f"action {n}: {reason.get('Message')}")
             failures: list[tuple[str, str, RawItem | None] | None] = []
             for n, (write, reason) in enumerate(zip(writes, reasons, strict=True)):
-                if reason["Code"] in _PASSING or self._turned(n, write, reason, over_expired, now):
+                if reason["Code"] in _PASSING or self._turned(n, write, reason, form):
                     failures.append(None)
                 else:
-                    failures.append(self._failure(write, reason, now))
+                    failures.append(self._failure(write, reason, form.now))
             if any(failures):
                 raise self._store._cancelled(writes, failures)
             if any(reason["Code"] in _PASSING for reason in reasons):
                 await asyncio.sleep(wait_before(attempt))
         raise TransactionConflict("other writers kept touching the same items")
 
-    def _turned(
-        self,
-        n: int,
-        write: Write,
-        reason: dict[str, Any],
-        over_expired: set[int],
-        now: int,
-    ) -> bool:
-        """Whether an update failed only over an expired item, or over its being replaced.
+    def _turned(self, n: int, write: Write, reason: dict[str, Any], form: _Form) -> bool:
+        """Whether an update failed only because no live item was there, or because one now is.
 
-        `over_expired` then says how the next attempt writes it.
+        The form then says how the next attempt writes it.
         """
         if write.kind != "update" or reason["Code"] != "ConditionalCheckFailed":
             return False
-        if n in over_expired:
-            over_expired.discard(n)
+        if n in form.over_nothing:
+            form.over_nothing.discard(n)
             return True
         old = self._store.failed_item(reason)
-        if old is None or not has_expired(write.key.spec.table, old, now):
+        if not requests.found_nothing(write, old, form.now) or not write.allows_absent():
             return False
-        if write.allows_absent():
-            over_expired.add(n)
-            return True
-        return False
+        write.outcome(None)  # an update that makes no sense of nothing is refused here and now
+        form.over_nothing.add(n)
+        return True
 
-    async def _attempt(
-        self, writes: list[Write], over_expired: set[int], token: str | None, now: int
-    ) -> None:
+    async def _attempt(self, writes: list[Write], form: _Form) -> None:
         actions = []
         for n, write in enumerate(writes):
             table = self._store.table_name(write.key.spec.table)
-            if n in over_expired:
+            if n in form.over_nothing:
                 new = write.outcome(None)
-                request = requests.over_expired_request(write, new, table, now)
+                request = requests.over_nothing_request(write, new, table, form.now)
                 actions.append({"ConditionCheck" if new is None else "Put": request})
             else:
-                request = requests.write_request(write, table, now)
+                request = requests.write_request(write, table, form.now)
                 actions.append({_VERBS[write.kind]: request})
-        request = {"TransactItems": actions, "ClientRequestToken": _token(token, over_expired)}
         await self._store.call(
             "TransactWriteItems",
-            request,
+            {"TransactItems": actions, "ClientRequestToken": form.token},
             table=self._store.table_name(writes[0].key.spec.table),
             writing=True,
         )
 
-    def _time_of(self, token: str | None) -> int:
-        """The time a token was first used: a repetition must be the same request to the letter."""
+    def _form(self, token: str | None) -> _Form:
+        """A fresh form, or the one a token was used with: a repetition must be the same request.
+
+        Another process that repeats a transaction has another form of it and may be told that
+        the token was used, but will not apply it twice.
+        """
         now = self._store.now()
         if token is None:
-            return now
-        first = self._times.get(token)
-        if first is not None and now - first < _TOKEN_SECONDS:
-            return first
-        while len(self._times) >= _REMEMBERED_TOKENS:
-            del self._times[next(iter(self._times))]
-        self._times[token] = now
-        return now
+            return _Form(uuid.uuid4().hex, now)
+        form = self._forms.get(token)
+        if form is None or now - form.now >= _TOKEN_SECONDS:
+            self._forms.pop(token, None)
+            while len(self._forms) >= _REMEMBERED_TOKENS:
+                del self._forms[next(iter(self._forms))]
+            form = self._forms[token] = _Form(token, now)
+        return form
 
     def _failure(
         self, write: Write, reason: dict[str, Any], now: int
@@ -127,12 +131,3 @@ class Transactions:
             old = None
         code = _CODES.get(reason["Code"], CancellationReason.OTHER)
         return code, reason.get("Message") or reason["Code"], old
-
-
-def _token(token: str | None, over_expired: set[int]) -> str:
-    """A token for this form of the request. Ours makes the client's own repetitions safe."""
-    if token is None:
-        return uuid.uuid4().hex
-    if not over_expired:
-        return token
-    return hashlib.sha256(f"{token} {sorted(over_expired)}".encode()).hexdigest()[:36]

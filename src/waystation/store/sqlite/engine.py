@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import InvalidRequest, StoreUnavailable
 from waystation.store import evaluate, values
-from waystation.store.base import Returning, Store, check_page, pick_spec
+from waystation.store.base import Returning, Store, check_page, pick_spec, resolve_filter
 from waystation.store.expiry import IGNORED_AFTER, is_past
 from waystation.store.feed import checkpoints
 from waystation.store.items import Item
@@ -119,8 +119,9 @@ class SqliteStore(Store):
         start = None if after is None else decode_cursor(table, index, after, query.pk)
         sql, arguments = query_statement(self._layout(table), query, start, reverse)
         certain = query.specs[0] if query.certain else None
+        condition = resolve_filter(query, where)
         return self._page(
-            sql, arguments, limit, table, index, query.specs, certain, where, expired
+            sql, arguments, limit, table, index, query.specs, certain, condition, expired
         )
 
     async def scan(
@@ -137,8 +138,9 @@ class SqliteStore(Store):
         start = None if after is None else decode_cursor(spec.table, None, after, None)
         sql, arguments = scan_statement(self._layout(spec.table), start)
         certain = spec if len(spec.table.specs) == 1 else None
+        condition = None if where is None else where.resolve(spec)
         return self._page(
-            sql, arguments, limit, spec.table, None, (spec,), certain, where, expired
+            sql, arguments, limit, spec.table, None, (spec,), certain, condition, expired
         )
 
     def _page(
@@ -150,10 +152,9 @@ class SqliteStore(Store):
         index: Index | None,
         specs: Sequence[Spec],
         certain: Spec | None,
-        where: Condition | None,
+        condition: Condition | None,
         expired: bool,
     ) -> Page[Any]:
-        condition = None if where is None else where.resolve(specs[0])
         now = self.now()
         found: list[Item] = []
         size, count, body = 0, 0, b""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import (
     CancellationReason,
     ConditionFailed,
-    InvalidRequest,
     TokenReused,
     TransactionCancelled,
 )
@@ -99,18 +98,15 @@ class RowWrites:
         for write, body in zip(writes, packed, strict=True):
             layout = self._layouts[write.key.spec.table.name]
             row = self._read(connection, layout, write, now)
-            failure: Failure | None = None
             if write.condition is not None and not evaluate.holds(write.condition, row.item):
-                failure = (CancellationReason.CONDITION, "the condition did not hold", row.item)
-            else:
-                try:
-                    new = write.outcome(row.item)
-                    if new is not None and body is None and write.kind == "update":
-                        body = _packed(new)  # noqa: PLW2901
-                    steps.append((layout, write, row, new, body))
-                except InvalidRequest as error:
-                    failure = (CancellationReason.INVALID, str(error), None)
-            failures.append(failure)
+                code = CancellationReason.CONDITION
+                failures.append((code, "the condition did not hold", row.item))
+                continue
+            failures.append(None)
+            new = write.outcome(row.item)
+            if new is not None and write.kind == "update":
+                body = _packed(new)  # noqa: PLW2901
+            steps.append((layout, write, row, new, body))
         if any(failures):
             raise cancelled(writes, failures)
         for layout, write, row, new, body in steps:

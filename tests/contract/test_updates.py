@@ -1,0 +1,226 @@
+"""Changing parts of an item."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract.model import Counter, Thing, Visit
+from waystation.errors import ConditionFailed, InvalidKey, InvalidRequest
+from waystation.store import (
+    Store,
+    add,
+    add_to_set,
+    append,
+    attr,
+    exists,
+    if_absent,
+    prepend,
+    remove,
+    remove_from_set,
+    set_if_absent,
+    set_to,
+)
+
+if TYPE_CHECKING:
+    from waystation.store.updates import Change
+
+KEY = Thing.key("ann", "1")
+
+
+async def updated(store: Store, before: Thing | None, *changes: Change) -> Any:
+    if before is not None:
+        await store.put(before)
+    return await store.update(KEY, *changes, returning="new")
+
+
+async def test_an_update_creates_an_absent_item_with_its_key_fields(store: Store) -> None:
+    assert await updated(store, None, add("a", 1)) == Thing("ann", "1", a=1)
+    assert await store.get(KEY) == Thing("ann", "1", a=1)
+
+
+async def test_an_update_without_changes_creates_the_item(store: Store) -> None:
+    assert await updated(store, None) == Thing("ann", "1")
+
+
+async def test_an_update_of_a_type_whose_key_attribute_is_a_field(store: Store) -> None:
+    await store.update(Counter.key("c"), add("total", 2))
+    assert await store.get(Counter.key("c")) == Counter("c", total=2, version=1)
+
+
+async def test_an_update_of_a_type_whose_fields_live_in_the_key(store: Store) -> None:
+    await store.update(Visit.key("T", "U"), add("seen", 2))
+    assert await store.get(Visit.key("T", "U")) == Visit("T", "U", seen=2)
+
+
+async def test_remove_only_never_creates(store: Store) -> None:
+    assert await updated(store, None, remove("a")) is None
+    assert await store.get(KEY) is None
+
+
+async def test_update_can_return_the_old_item(store: Store) -> None:
+    await store.put(Thing("ann", "1", a=1))
+    assert await store.update(KEY, add("a", 1), returning="old") == Thing("ann", "1", a=1)
+
+
+async def test_update_of_an_absent_item_returns_no_old_item(store: Store) -> None:
+    assert await store.update(KEY, add("a", 1), returning="old") is None
+
+
+async def test_a_conditional_update_does_not_create(store: Store) -> None:
+    with pytest.raises(ConditionFailed):
+        await store.update(KEY, add("a", 1), when=exists())
+    assert await store.get(KEY) is None
+
+
+async def test_all_right_hand_sides_read_the_item_as_it_was(store: Store) -> None:
+    before = Thing("ann", "1", a=1, b=2)
+    after = await updated(store, before, set_to("a", attr("b")), set_to("b", attr("a")))
+    assert (after.a, after.b) == (2, 1)
+
+
+async def test_set_if_absent_keeps_what_is_there(store: Store) -> None:
+    before = Thing("ann", "1", a=1)
+    after = await updated(store, before, set_if_absent("a", 9), set_if_absent("b", 9))
+    assert (after.a, after.b) == (1, 9)
+
+
+async def test_calculations_are_exact(store: Store) -> None:
+    before = Thing("ann", "1", a=Decimal("0.1"), b=10**37)
+    after = await updated(store, before, set_to("a", attr("a") + Decimal("0.2")), add("b", -1))
+    assert (after.a, after.b) == (Decimal("0.3"), 10**37 - 1)
+
+
+async def test_a_calculation_can_start_from_a_default(store: Store) -> None:
+    after = await updated(store, None, set_to("a", if_absent("a", 10) - 3))
+    assert after.a == 7
+
+
+async def test_a_sum_that_would_be_rounded_is_refused(store: Store) -> None:
+    await store.put(Thing("ann", "1", a=Decimal("1E+100")))
+    with pytest.raises(InvalidRequest):
+        await store.update(KEY, add("a", Decimal("1E-100")))
+
+
+async def test_nested_places_can_be_set_and_removed(store: Store) -> None:
+    before = Thing("ann", "1", a={"k": [1, 2, 3], "m": 1})
+    after = await updated(store, before, set_to("a.k[1]", "two"), remove("a.m"))
+    assert after.a == {"k": [1, "two", 3]}
+
+
+async def test_map_keys_may_contain_dots(store: Store) -> None:
+    await store.put(Thing("ann", "1", a={"x.y": 1}))
+    found = await store.query(Thing.query("ann"), where=attr("a", "x.y") == 1)
+    assert len(found.items) == 1
+
+
+async def test_setting_beyond_a_lists_end_appends(store: Store) -> None:
+    after = await updated(store, Thing("ann", "1", a=[1]), set_to("a[7]", 3), set_to("a[5]", 2))
+    assert after.a == [1, 2, 3]
+
+
+async def test_removing_several_list_elements_goes_by_the_old_positions(store: Store) -> None:
+    after = await updated(store, Thing("ann", "1", a=[0, 1, 2, 3]), remove("a[0]"), remove("a[2]"))
+    assert after.a == [1, 3]
+
+
+async def test_append_and_prepend_work_on_a_missing_list(store: Store) -> None:
+    after = await updated(store, None, append("a", [1, 2]), prepend("b", [3]))
+    assert (after.a, after.b) == ([1, 2], [3])
+
+
+async def test_append_and_prepend_keep_the_order(store: Store) -> None:
+    before = Thing("ann", "1", a=[1], b=[1])
+    after = await updated(store, before, append("a", [2, 3]), prepend("b", [2, 3]))
+    assert (after.a, after.b) == ([1, 2, 3], [2, 3, 1])
+
+
+async def test_set_members_can_be_added_and_removed(store: Store) -> None:
+    before = Thing("ann", "1", a={"x", "y"})
+    after = await updated(store, before, add_to_set("b", {1}), remove_from_set("a", {"x", "z"}))
+    assert (after.a, after.b) == ({"y"}, {1})
+
+
+async def test_removing_the_last_member_removes_the_set(store: Store) -> None:
+    after = await updated(store, Thing("ann", "1", a={"x"}), remove_from_set("a", {"x"}))
+    assert after.a is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        add("a", 1),
+        add_to_set("a", {1}),
+        append("a", [1]),
+        set_to("a.k", 1),
+        set_to("a[0]", 1),
+        remove("c.k"),
+        set_to("b", attr("c")),
+        set_to("b", attr("a") + 1),
+        remove_from_set("a", {1}),
+    ],
+)
+async def test_a_change_that_does_not_fit_the_item_is_refused(store: Store, change: Change) -> None:
+    await store.put(Thing("ann", "1", a="text"))
+    with pytest.raises(InvalidRequest):
+        await store.update(KEY, change)
+    assert await store.get(KEY) == Thing("ann", "1", a="text")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [set_to("a", 1), remove("a")],
+        [set_to("a", {}), set_to("a.k", 1)],
+        [remove("a[0]"), remove("a.k")],
+    ],
+)
+async def test_overlapping_changes_are_refused(store: Store, changes: list[Change]) -> None:
+    with pytest.raises(InvalidRequest):
+        await store.update(KEY, *changes)
+
+
+@pytest.mark.parametrize("field", ["owner", "thing_id"])
+async def test_key_fields_cannot_change(store: Store, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(KEY, set_to(field, "x"))
+    assert refused.value.field == field
+
+
+async def test_a_field_that_does_not_exist_is_refused_by_name(store: Store) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(KEY, set_to("nonsense", 1))
+    assert refused.value.field == "nonsense"
+
+
+async def test_a_value_that_could_not_be_read_back_is_refused(store: Store) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(KEY, set_to("weight", "heavy"))
+    assert refused.value.field == "weight"
+
+
+async def test_an_update_moves_the_item_in_its_indexes(store: Store) -> None:
+    await store.put(Thing("ann", "1", label="old"))
+    await store.update(KEY, set_to("label", "new"))
+    assert not (await store.query(Thing.query("old", index="GSI2"))).items
+    assert len((await store.query(Thing.query("new", index="GSI2"))).items) == 1
+
+
+async def test_removing_an_index_field_takes_the_item_out_of_the_index(store: Store) -> None:
+    await store.put(Thing("ann", "1", label="old"))
+    await store.update(KEY, remove("label"))
+    assert not (await store.query(Thing.query("old", index="GSI2"))).items
+
+
+async def test_an_update_of_half_an_index_key_is_refused_by_name(store: Store) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(KEY, set_to("colour", "red"))
+    assert refused.value.field == "weight"
+
+
+async def test_an_index_key_part_with_a_separator_is_refused(store: Store) -> None:
+    with pytest.raises(InvalidKey) as refused:
+        await store.update(KEY, set_to("label", "a#b"))
+    assert refused.value.field == "label"
