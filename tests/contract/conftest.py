@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.contract.model import TABLES
+from tests.contract import model
 from waystation.clock import ManualClock
-from waystation.store import Item, Store, key_of, open_store
+from waystation.store import Item, Page, Store, key_of, open_store
+from waystation.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
+
+    from waystation.store import Table
 
 ENGINES = ["memory", "file", "dynamodb"]
 
@@ -41,26 +46,42 @@ def token() -> str:
     return uuid.uuid4().hex
 
 
-_ensured: set[str] = set()
+_ensured: set[tuple[str, str]] = set()
+
+
+@asynccontextmanager
+async def opened(
+    engine: tuple[str, str | None], tables: Sequence[Table], env: str, clock: ManualClock
+) -> AsyncIterator[Store]:
+    """An empty store. Tables on DynamoDB are made once and emptied after every test."""
+    url, endpoint = engine
+    async with await open_store(
+        url, tables, env=env, clock=clock, endpoint_url=endpoint
+    ) as store:
+        if endpoint is None:
+            yield store
+            return
+        if (endpoint, env) not in _ensured:
+            await store.ensure_tables()
+            _ensured.add((endpoint, env))
+        try:
+            yield store
+        finally:
+            await _empty(store, tables)
 
 
 @pytest.fixture
 async def store(engine_url: tuple[str, str | None], clock: ManualClock) -> AsyncIterator[Store]:
     """An empty store with the model's tables."""
-    url, endpoint = engine_url
-    async with await open_store(
-        url, TABLES, env="contract", clock=clock, endpoint_url=endpoint
-    ) as opened:
-        if endpoint is None:
-            yield opened
-            return
-        if endpoint not in _ensured:
-            await opened.ensure_tables()
-            _ensured.add(endpoint)
-        try:
-            yield opened
-        finally:
-            await _empty(opened)
+    async with opened(engine_url, model.TABLES, "contract", clock) as store:
+        yield store
+
+
+@pytest.fixture
+async def seeds(engine_url: tuple[str, str | None], clock: ManualClock) -> AsyncIterator[Store]:
+    """An empty store with the tables of all five systems."""
+    async with opened(engine_url, TABLES, "seeds", clock) as store:
+        yield store
 
 
 @pytest.fixture
@@ -71,19 +92,21 @@ async def new_tables(
     url, endpoint = engine_url
     env = f"t{uuid.uuid4().hex[:8]}"
     async with await open_store(
-        url, TABLES, env=env, clock=clock, endpoint_url=endpoint
-    ) as opened:
-        await opened.ensure_tables()
-        yield opened
+        url, model.TABLES, env=env, clock=clock, endpoint_url=endpoint
+    ) as store:
+        await store.ensure_tables()
+        yield store
 
 
-async def _empty(store: Store) -> None:
-    for table in TABLES:
+async def _empty(store: Store, tables: Sequence[Table]) -> None:
+    for table in tables:
         for spec in table.specs:
-            found = await everything(lambda after, item=spec.item: store.scan(  # type: ignore[misc]
-                item, after=after, expired=True
-            ))
-            await store.batch_write(deletes=[key_of(item) for item in found])
+            scan = partial(_scan, store, spec.item)
+            await store.batch_write(deletes=[key_of(item) for item in await everything(scan)])
+
+
+async def _scan(store: Store, item: type[Item], after: str | None) -> Page[Item]:
+    return await store.scan(item, after=after, expired=True)
 
 
 async def everything(page: Callable[[str | None], Any]) -> list[Item]:

@@ -150,10 +150,11 @@ def _resolve_changes(
         may_create = may_create and evaluate.holds(condition, None)
     key_fields = _key_fields(action.key)
     if may_create:
-        # A new item is complete only with the fields that its key is made of.
+        # A new item is complete only with its constants and what its key is made of.
         keys = {key.name for key in spec.table.key_attributes()}
-        stored = {f: v for f, v in key_fields.items() if spec.names.get(f, f) not in keys}
-        changes += [set_if_absent(f, v) for f, v in stored.items() if f in spec.names]
+        for field, value in (key_fields | spec.constants).items():
+            if field in spec.names and spec.names[field] not in keys:
+                changes.append(set_if_absent(field, value))
     resolved = [change.resolve(spec) for change in changes]
     taken = {change.path.parts[0] for change in resolved}
     for templates in spec.indexes:

@@ -45,7 +45,7 @@ class Store(ABC):
     """
 
     def __init__(self, tables: Sequence[Table], *, env: str, clock: Clock) -> None:
-        self.tables = list(tables)
+        self.tables = list(dict.fromkeys(tables))
         self.env = env
         self.clock = clock
         self._scoped = {table.name: scoped_name(table, env) for table in tables}
@@ -202,9 +202,14 @@ class Store(ABC):
 
     # Upkeep
 
-    @abstractmethod
     def changes(self, table: Table, consumer: str) -> ChangeFeed:
         """The changes of a table declared with `stream=True`, for a named consumer."""
+        if not table.stream:
+            raise InvalidRequest(f"table {table.name} is not declared with stream=True")
+        return self._feed(table, consumer)
+
+    @abstractmethod
+    def _feed(self, table: Table, consumer: str) -> ChangeFeed: ...
 
     @abstractmethod
     async def ensure_tables(self) -> None:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
@@ -208,6 +219,15 @@ class Spec:
         """The fields that an item cannot be read without."""
         fields = msgspec.structs.fields(self.item)
         return frozenset(field.name for field in fields if field.required)
+
+    @cached_property
+    def constants(self) -> dict[str, object]:
+        """The fields that can have one value only, such as a `kind`."""
+        found = {}
+        for field in msgspec.structs.fields(self.item):
+            if get_origin(field.type) is Literal and get_args(field.type) == (field.default,):
+                found[field.name] = field.default
+        return found
 
     @cached_property
     def _direct(self) -> msgspec.msgpack.Decoder[Item] | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from waystation.aws.client import AwsClient
 from waystation.aws.session import AwsSession
-from waystation.errors import AwsError, InvalidRequest, TransactionConflict
+from waystation.errors import AwsError, TransactionConflict
 from waystation.store.base import Returning, Store, check_page, pick_spec, resolve_filter
 from waystation.store.compile import Expressions
 from waystation.store.dynamodb import batches, requests, tables
@@ -280,9 +280,7 @@ class DynamoStore(Store):
 
     # Upkeep
 
-    def changes(self, table: Table, consumer: str) -> ChangeFeed:
-        if not table.stream:
-            raise InvalidRequest(f"table {table.name} is not declared with stream=True")
+    def _feed(self, table: Table, consumer: str) -> ChangeFeed:
         return DynamoFeed(self, self._session, table, consumer)
 
 

@@ -54,6 +54,7 @@ class DynamoFeed(ChangeFeed):
         )
         self._stream: str | None = None
         self._shards: dict[str, _Shard] = {}
+        self._checkpoints: dict[str, Checkpoint] | None = None
 
     async def read(self, limit: int = 100) -> list[Change]:
         if not self._readable():
@@ -94,14 +95,19 @@ class DynamoFeed(ChangeFeed):
     async def _refresh_shards(self) -> None:
         """Learn of new shards; the stream names only those whose records it still keeps."""
         described = await self._describe()
-        new = [s for s in described if s["ShardId"] not in self._shards]
-        keys = [Checkpoint.key(self.table.name, self.consumer, s["ShardId"]) for s in new]
-        for told, checkpoint in zip(new, await self._store.batch_get(keys), strict=True):
-            shard = _Shard(told["ShardId"], told.get("ParentShardId"))
-            if checkpoint is not None:
-                shard.sequence, shard.finished = checkpoint.sequence, checkpoint.finished
-            self._shards[shard.id] = shard
         current = {told["ShardId"] for told in described}
+        if self._checkpoints is None:
+            saved = self._store.iterate(Checkpoint.query(self.table.name, self.consumer))
+            self._checkpoints = {found.shard: found async for found in saved}
+            unread = [found for found in self._checkpoints.values() if not found.finished]
+            self.lost = any(found.shard not in current for found in unread)
+        for told in described:
+            if told["ShardId"] not in self._shards:
+                shard = _Shard(told["ShardId"], told.get("ParentShardId"))
+                checkpoint = self._checkpoints.get(shard.id)
+                if checkpoint is not None:
+                    shard.sequence, shard.finished = checkpoint.sequence, checkpoint.finished
+                self._shards[shard.id] = shard
         for gone in self._shards.keys() - current:
             if self._shards[gone].finished and not self._shards[gone].dirty:
                 del self._shards[gone]

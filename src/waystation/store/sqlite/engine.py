@@ -217,7 +217,7 @@ class SqliteStore(Store):
 
     # Upkeep
 
-    def changes(self, table: Table, consumer: str) -> ChangeFeed:
+    def _feed(self, table: Table, consumer: str) -> ChangeFeed:
         return SqliteFeed(self, self._reader, table, consumer)
 
     async def sweep(self, limit: int = 500) -> int:

@@ -47,7 +47,12 @@ class SqliteFeed(ChangeFeed):
         checkpoint = await self._store.get(key)
         if checkpoint is None or checkpoint.sequence is None:
             return 0
-        return int(checkpoint.sequence)
+        position = int(checkpoint.sequence)
+        trimmed = self._connection.execute(
+            "SELECT seq FROM waystation_trimmed WHERE table_name=?", (self._name,)
+        ).fetchone()
+        self.lost = trimmed is not None and trimmed[0] > position
+        return position
 
     async def commit(self) -> None:
         if self._position is None:

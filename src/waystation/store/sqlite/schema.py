@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS waystation_tokens (
 CREATE TABLE IF NOT EXISTS waystation_changes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, at REAL NOT NULL,
     old BLOB, new BLOB, by_ttl INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS waystation_trimmed (table_name TEXT PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS waystation_changes_by_table ON waystation_changes (table_name, seq);
 CREATE INDEX IF NOT EXISTS waystation_changes_by_time ON waystation_changes (at);
 """

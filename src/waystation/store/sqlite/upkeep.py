@@ -51,10 +51,15 @@ def read_number(path: Path, sql: str, arguments: list[Any]) -> int:
 
 def trim(connection: sqlite3.Connection, *, now: int, limit: int) -> None:
     """Forget changes and transaction tokens that are no longer promised."""
-    connection.execute(
-        "DELETE FROM waystation_changes WHERE seq IN "
-        "(SELECT seq FROM waystation_changes WHERE at<? ORDER BY at LIMIT ?)",
+    rows = connection.execute(
+        "SELECT seq, table_name FROM waystation_changes WHERE at<? ORDER BY at, seq LIMIT ?",
         (now - RETENTION_SECONDS, limit),
+    ).fetchall()
+    connection.executemany("DELETE FROM waystation_changes WHERE seq=?", [(seq,) for seq, _ in rows])
+    connection.executemany(
+        "INSERT INTO waystation_trimmed VALUES (?2, ?1) "
+        "ON CONFLICT (table_name) DO UPDATE SET seq=max(seq, excluded.seq)",
+        rows,
     )
     connection.execute(
         "DELETE FROM waystation_tokens WHERE token IN "

@@ -1,0 +1,31 @@
+# make run    starts the product          make test   runs every test
+# make bench  measures it                 make lint   checks style and types
+# Each does its own set-up. PYTHON may name another interpreter of version 3.11 or later.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := tools/setup.sh
+
+.PHONY: run test bench lint setup clean
+
+run: .venv/run.stamp
+	@$(BIN)/waystation tables
+
+test: .venv/test.stamp lint
+	$(BIN)/python -m pytest
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/bench.stamp
+	$(BIN)/python -m benchmarks.store
+
+setup: .venv/test.stamp
+
+.venv/run.stamp .venv/test.stamp .venv/bench.stamp: .venv/%.stamp: pyproject.toml requirements.lock $(SETUP)
+	@PYTHON=$(PYTHON) sh $(SETUP) $*
+
+clean:
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,21 @@
+"""Every table of every system."""
+
+from __future__ import annotations
+
+from waystation.desk import tables as desk
+from waystation.gate import tables as gate
+from waystation.inbox import tables as inbox
+from waystation.pages import tables as pages
+from waystation.relay import tables as relay
+from waystation.store.feed import checkpoints
+
+SYSTEMS = {
+    "relay": relay.TABLES,
+    "inbox": inbox.TABLES,
+    "desk": desk.TABLES,
+    "gate": gate.TABLES,
+    "pages": pages.TABLES,
+    "store": [checkpoints],
+}
+
+TABLES = [table for tables in SYSTEMS.values() for table in tables]
