@@ -36,7 +36,6 @@ def _resource(table: Table, env: str) -> dict[str, Any]:
         "TableName": scoped_name(table, env),
         **definition(table),
         "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
-        "SSESpecification": {"SSEEnabled": True},
     }
     if table.ttl is not None:
         properties["TimeToLiveSpecification"] = {"AttributeName": table.ttl, "Enabled": True}

@@ -85,12 +85,19 @@ class IndexTemplates:
 
     def render(self, fields: Mapping[str, object]) -> RawItem:
         """The index attributes, or nothing when a field they need is None."""
-        if any(fields[name] is None for name in self.fields):
+        pk_values = [fields[field] for field in self.pk.fields]
+        if None in pk_values:
             return {}
-        made: RawItem = {self.index.pk.name: self.pk.render([fields[f] for f in self.pk.fields])}
-        if self.sk is not None and self.index.sk is not None:
-            made[self.index.sk.name] = self.sk.render([fields[f] for f in self.sk.fields])
-        return made
+        pk = self.pk.render(pk_values)
+        check_key(self.index.pk, pk, MAX_PARTITION_BYTES)
+        if self.sk is None or self.index.sk is None:
+            return {self.index.pk.name: pk}
+        sk_values = [fields[field] for field in self.sk.fields]
+        if None in sk_values:
+            return {}
+        sk = self.sk.render(sk_values)
+        check_key(self.index.sk, sk, MAX_SORT_BYTES)
+        return {self.index.pk.name: pk, self.index.sk.name: sk}
 
 
 class Spec:
@@ -159,12 +166,13 @@ class Spec:
 
     def key(self, fields: Mapping[str, object]) -> Key[Any]:
         """The key of the item with these fields."""
+        table = self.table
         pk = self.pk.render([fields[f] for f in self.pk.fields])
-        check_key(self.table.pk.name, pk, self.table.pk.type, MAX_PARTITION_BYTES)
-        sk: KeyValue | None = None
-        if self.sk is not None and self.table.sk is not None:
-            sk = self.sk.render([fields[f] for f in self.sk.fields])
-            check_key(self.table.sk.name, sk, self.table.sk.type, MAX_SORT_BYTES)
+        check_key(table.pk, pk, MAX_PARTITION_BYTES)
+        if self.sk is None or table.sk is None:
+            return Key(self, pk, None)
+        sk = self.sk.render([fields[f] for f in self.sk.fields])
+        check_key(table.sk, sk, MAX_SORT_BYTES)
         return Key(self, pk, sk)
 
     def matches(self, item: RawItem) -> bool:
@@ -175,21 +183,28 @@ class Spec:
 
     def encode(self, item: Item) -> tuple[Key[Any], RawItem]:
         """An item's key and everything that is stored for it."""
-        fields = dict(zip(item.__struct_fields__, msgspec.structs.astuple(item), strict=True))
+        found = msgspec.structs.astuple(item)
+        fields = dict(zip(item.__struct_fields__, found, strict=True))
         key = self.key(fields)
         raw = key.attributes()
-        for name, (field, value) in zip(self._attributes, fields.items(), strict=True):
+        for name, value in zip(self._attributes, found, strict=True):
             if value is None or name is None:
                 continue
-            try:
-                raw[name] = value if type(value) is bool else values.normalise(value)
-            except InvalidRequest as error:
-                error.field = error.field or field
-                raise
+            kind = type(value)
+            if (kind is str and value.isascii()) or kind is bool:
+                raw[name] = value
+            else:
+                raw[name] = self._normalised(name, value)
         for templates in self.indexes:
             raw.update(templates.render(fields))
-        check_index_keys(self.table, raw)
         return key, raw
+
+    def _normalised(self, name: str, value: object) -> Any:
+        try:
+            return values.normalise(value)
+        except InvalidRequest as error:
+            error.field = error.field or next(f for f, n in self.names.items() if n == name)
+            raise
 
     def decode(self, raw: RawItem) -> Item:
         """A stored item as its type."""
@@ -276,9 +291,9 @@ def check_index_keys(table: Table, raw: RawItem) -> None:
     """Refuse an index attribute of the wrong type, empty or too long."""
     for index in table.indexes.values():
         if index.pk.name in raw:
-            check_key(index.pk.name, raw[index.pk.name], index.pk.type, MAX_PARTITION_BYTES)
+            check_key(index.pk, raw[index.pk.name], MAX_PARTITION_BYTES)
         if index.sk is not None and index.sk.name in raw:
-            check_key(index.sk.name, raw[index.sk.name], index.sk.type, MAX_SORT_BYTES)
+            check_key(index.sk, raw[index.sk.name], MAX_SORT_BYTES)
 
 
 @dataclass_transform(field_specifiers=(msgspec.field,))

@@ -153,7 +153,7 @@ class Query(Generic[T_co]):
             raise InvalidRequest("this query has no sort key to compare")
         for bound in (sort_range.low, sort_range.high):
             if bound is not None:
-                check_key(attribute.name, bound, attribute.type, MAX_SORT_BYTES)
+                check_key(attribute, bound, MAX_SORT_BYTES)
         if sort_range.op == "between" and sort_range.low > sort_range.high:  # type: ignore[operator]
             raise InvalidRequest("the bounds of between are reversed")
         if sort_range.op == "begins_with" and attribute.type == "N":
@@ -184,7 +184,7 @@ def item_query(spec: Spec, parts: tuple[object, ...], index_name: str | None) ->
         raise InvalidRequest(f"{spec.item.__name__}.query takes {', '.join(pk_template.fields)}")
     pk = pk_template.render(parts[:taken])
     query: Query[Any] = Query((spec,), index, pk, sk_template, rest, None)
-    check_key(query.pk_attribute.name, pk, query.pk_attribute.type, MAX_PARTITION_BYTES)
+    check_key(query.pk_attribute, pk, MAX_PARTITION_BYTES)
     if sk_template is None:
         return query
     if len(rest) == len(sk_template.fields):
@@ -223,7 +223,7 @@ def decode_cursor(table: Table, index: Index | None, cursor: str, pk: KeyValue |
         if not isinstance(found, dict) or found.keys() != wanted.keys():
             raise InvalidCursor("the cursor belongs to another table or index")
         for name, attribute in wanted.items():
-            check_key(name, found[name], attribute.type, MAX_PARTITION_BYTES)
+            check_key(attribute, found[name], MAX_PARTITION_BYTES)
     except (ValueError, binascii.Error, msgspec.DecodeError, InvalidRequest) as error:
         raise InvalidCursor(f"the cursor is not one of ours: {error}", field="cursor") from None
     own = table.pk.name if index is None else index.pk.name

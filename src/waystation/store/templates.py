@@ -13,7 +13,7 @@ from waystation.store import numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waystation.store.tables import KeyType
+    from waystation.store.tables import KeyAttribute
 
 KeyValue = str | int | Decimal | bytes
 
@@ -32,7 +32,16 @@ class Template:
     declared; anything else makes a text. `{attempt:03d}` pads a number so that it sorts.
     """
 
-    __slots__ = ("_literals", "_separators", "_specs", "fields", "pattern", "plain", "text")
+    __slots__ = (
+        "_literals",
+        "_mark",
+        "_separators",
+        "_specs",
+        "fields",
+        "pattern",
+        "plain",
+        "text",
+    )
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -57,6 +66,8 @@ class Template:
         self._literals.append(tail)
         self.plain = self._literals == ["", ""] and not self._specs[0]
         self._separators = [c for c in SEPARATORS if any(c in part for part in self._literals)]
+        # With one separator a quick look finds it; with several every part is looked at closely.
+        self._mark = self._separators[0] if len(self._separators) == 1 else ""
         self.pattern = self._compile()
 
     def _compile(self) -> re.Pattern[str]:
@@ -68,18 +79,19 @@ class Template:
 
     def render(self, values: Sequence[object]) -> KeyValue:
         """The key made of these field values."""
-        if self.plain:
-            return _plain(self.fields[0], values[0])
-        text = self._literals[0]
-        for n, value in enumerate(values):
-            text += self._part(n, value) + self._literals[n + 1]
-        return text
+        return _plain(self.fields[0], values[0]) if self.plain else self.prefix(values)
 
     def prefix(self, values: Sequence[object]) -> str:
         """What every key that begins with these field values begins with."""
         text = self._literals[0]
-        for n, value in enumerate(values):
-            text += self._part(n, value) + self._literals[n + 1]
+        mark = self._mark
+        n = 0
+        for value in values:
+            # The usual part in one go; _part says what is wrong with the others.
+            if type(value) is not str or not value.isascii() or not value or mark in value:
+                value = self._part(n, value)  # noqa: PLW2901
+            n += 1
+            text += value + self._literals[n]
         return text
 
     def bounds(self, values: Sequence[object], value: object) -> tuple[str, str]:
@@ -116,11 +128,9 @@ class Template:
             raise InvalidKey(f"{field} must be text, not {type(value).__name__}", field=field)
         if not value:
             raise InvalidKey(f"{field} is empty", field=field)
-        for separator in self._separators:
-            if separator in value:
-                raise InvalidKey(f"{field} contains {separator!r}", field=field)
-        if LAST in value:
-            raise InvalidKey(f"{field} contains U+10FFFF", field=field)
+        for forbidden in (*self._separators, LAST):
+            if forbidden in value:
+                raise InvalidKey(f"{field} contains {forbidden!r}", field=field)
         return value
 
 
@@ -132,20 +142,23 @@ def _plain(field: str, value: object) -> KeyValue:
     raise InvalidKey(f"{field} cannot be a key: {type(value).__name__}", field=field)
 
 
-def check_key(name: str, value: object, kind: KeyType, limit: int) -> None:
+def check_key(attribute: KeyAttribute, value: object, limit: int) -> None:
     """Refuse a key value of the wrong type, empty, or longer than DynamoDB takes."""
-    if kind == "N":
+    if type(value) is str and attribute.type == "S" and value.isascii() and 0 < len(value) <= limit:
+        return
+    name = attribute.name
+    if attribute.type == "N":
         if not isinstance(value, int | Decimal) or isinstance(value, bool):
             raise InvalidKey(f"{name} must be a number", field=name)
         return
-    if kind == "B":
+    if attribute.type == "B":
         if not isinstance(value, bytes):
             raise InvalidKey(f"{name} must be binary", field=name)
         length = len(value)
     else:
         if not isinstance(value, str):
             raise InvalidKey(f"{name} must be text", field=name)
-        length = len(value) if value.isascii() else _utf8_length(name, value)
+        length = _utf8_length(name, value)
     if not length:
         raise InvalidKey(f"{name} is empty", field=name)
     if length > limit:

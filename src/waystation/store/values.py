@@ -151,8 +151,16 @@ _SET_CODES = {"S": _STRINGS, "N": _NUMBERS, "B": _BINARIES}
 _encode = msgspec.msgpack.Encoder().encode
 
 
+_PLAIN = frozenset({str, int, bool, bytes, type(None)})
+
+
 def pack(item: RawItem) -> bytes:
     """An item as msgpack; what msgpack lacks becomes an extension."""
+    if _PLAIN.issuperset(map(type, item.values())):
+        try:
+            return _encode(item)
+        except OverflowError:
+            pass  # an integer of more than 64 bits
     return _encode({name: _packable(value) for name, value in item.items()})
 
 

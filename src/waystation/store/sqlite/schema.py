@@ -100,6 +100,9 @@ class Layout:
             (index, quote(index.name + "_pk"), quote(index.name + "_sk"))
             for index in table.indexes.values()
         ]
+        self._index_names = [
+            (index.pk.name, index.sk.name if index.sk else None) for index in table.indexes.values()
+        ]
         derived = ["expires"] + [column for _, pk, sk in self.indexes for column in (pk, sk)]
         columns = ["pk", "sk", "body", *derived]
         changed = ", ".join(f"{c}=excluded.{c}" for c in ["body", *derived])
@@ -124,12 +127,14 @@ class Layout:
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""
         expires = expiry(self.table, raw)
-        found: list[Any] = [float(expires) if isinstance(expires, Decimal) else _int64(expires)]
-        for index, _, _ in self.indexes:
-            pk = raw.get(index.pk.name)
-            sk = "" if index.sk is None else raw.get(index.sk.name)
-            present = pk is not None and sk is not None
-            found += [column(pk), column(sk)] if present else [None, None]
+        found: list[Any] = [expires if expires is None else _storable(expires)]
+        for pk_name, sk_name in self._index_names:
+            pk = raw.get(pk_name)
+            sk = "" if sk_name is None else raw.get(sk_name)
+            if pk is None or sk is None:
+                pk = sk = None
+            found.append(column(pk))
+            found.append(column(sk))
         return found
 
     def create(self, connection: sqlite3.Connection) -> None:
@@ -215,8 +220,10 @@ def quote(name: str) -> str:
 
 def column(value: Any) -> Any:
     """A key value as a column that sorts as DynamoDB sorts."""
-    return numbers.order_key(value) if isinstance(value, int | Decimal) else value
+    kind = type(value)
+    return numbers.order_key(value) if kind is int or kind is Decimal else value
 
 
-def _int64(value: int | None) -> int | float | None:
-    return value if value is None or abs(value) < 2**63 else float(value)
+def _storable(number: int | Decimal) -> int | float:
+    """A TTL as SQLite can hold it; none that matters is too large to be exact."""
+    return number if isinstance(number, int) and abs(number) < 2**63 else float(number)

@@ -20,16 +20,12 @@ _MAX_WAITING = 4096
 
 
 class _Job:
-    __slots__ = ("error", "future", "loop", "result", "work")
+    __slots__ = ("error", "future", "result", "work")
 
     def __init__(
-        self,
-        work: Callable[[sqlite3.Connection], Any],
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[Any],
+        self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]
     ) -> None:
         self.work = work
-        self.loop = loop
         self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
@@ -52,8 +48,11 @@ class Writer:
 
     def __init__(self, connection: sqlite3.Connection, *, threaded: bool) -> None:
         self._connection = connection
-        self._waiting = asyncio.Semaphore(_MAX_WAITING)
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._accepted = 0
+        self._batch_done: asyncio.Future[None] | None = None
+        self._gathered: list[_Job] = []
+        self._queue: queue.SimpleQueue[list[_Job]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         if threaded:
@@ -62,18 +61,33 @@ class Writer:
 
     async def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
         """The result of a job, once it is durable."""
-        async with self._waiting:
-            if self._closed:
-                raise StoreUnavailable("the store is closed")
-            loop = asyncio.get_running_loop()
-            job = _Job(work, loop, loop.create_future())
-            if self._thread is None:
-                self._commit([job])
-                job.finish()
-            else:
-                self._queue.put(job)
-            result: R = await job.future
-            return result
+        while self._accepted >= _MAX_WAITING:
+            await asyncio.shield(self._room())
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        job = _Job(work, self._loop.create_future())
+        if self._thread is None:
+            self._commit([job])
+            job.finish()
+        else:
+            if not self._gathered:
+                self._loop.call_soon(self._hand_over)
+            self._gathered.append(job)
+            self._accepted += 1
+        result: R = await job.future
+        return result
+
+    def _room(self) -> asyncio.Future[None]:
+        """Done when a batch is."""
+        if self._batch_done is None:
+            self._batch_done = self._loop.create_future()
+        return self._batch_done
+
+    def _hand_over(self) -> None:
+        """Give the thread all jobs of this turn of the loop at once: one wake-up, one sync."""
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     async def close(self) -> None:
         """Finish the jobs accepted so far."""
@@ -81,31 +95,24 @@ class Writer:
             return
         self._closed = True
         if self._thread is not None:
-            self._queue.put(None)
+            self._hand_over()
+            self._queue.put([])
             await asyncio.to_thread(self._thread.join)
         self._connection.close()
 
     def _work(self) -> None:
-        while True:
-            batch, last = self._next_batch()
-            if batch:
-                self._commit(batch)
-                _finish(batch)
-            if last:
-                return
-
-    def _next_batch(self) -> tuple[list[_Job], bool]:
-        batch: list[_Job] = []
-        job = self._queue.get()
-        while job is not None:
-            batch.append(job)
-            if len(batch) == _MAX_BATCH:
-                return batch, False
+        while jobs := self._queue.get():
+            while len(jobs) < _MAX_BATCH and not self._queue.empty():
+                more = self._queue.get()
+                if not more:
+                    self._queue.put(more)
+                    break
+                jobs = jobs + more
+            self._commit(jobs)
             try:
-                job = self._queue.get_nowait()
-            except queue.Empty:
-                return batch, False
-        return batch, True
+                self._loop.call_soon_threadsafe(self._finish, jobs)
+            except RuntimeError:
+                return  # the loop has ended, and the callers with it
 
     def _commit(self, batch: list[_Job]) -> None:
         connection = self._connection
@@ -128,18 +135,10 @@ class Writer:
             job.error = StoreUnavailable(f"the write failed: {error}")
             job.error.__cause__ = error
 
-
-def _finish(batch: list[_Job]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in batch:
-        by_loop.setdefault(job.loop, []).append(job)
-    for loop, jobs in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_finish_all, jobs)
-        except RuntimeError:
-            continue  # that loop has ended, and its callers with it
-
-
-def _finish_all(jobs: list[_Job]) -> None:
-    for job in jobs:
-        job.finish()
+    def _finish(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            job.finish()
+        self._accepted -= len(jobs)
+        if self._batch_done is not None:
+            self._batch_done.set_result(None)
+            self._batch_done = None
