@@ -155,7 +155,7 @@ async def test_update_event_status(seeds: Store) -> None:
 
 
 async def test_key_and_index_attributes_are_the_documents(seeds: Store) -> None:
-    _, stored = Source.spec.encode(source("src_1"))
+    stored = Source.spec.encode(Source.key("usr_1", "src_1"), source("src_1"))
     keys = {name: value for name, value in stored.items() if name.isupper()}
     assert keys == {
         "PK": "USER#usr_1",
@@ -164,6 +164,6 @@ async def test_key_and_index_attributes_are_the_documents(seeds: Store) -> None:
         "GSI3SK": "SOURCE",
     }
     assert stored["sourceId"] == "src_1"
-    _, stored = Event.spec.encode(event(seeds, "evt_1", MS))
+    stored = Event.spec.encode(Event.key("src_1", MS, "evt_1"), event(seeds, "evt_1", MS))
     assert stored["SK"] == f"EVT#{MS}#evt_1"
     assert stored["GSI1PK"] == "EVTID#evt_1"

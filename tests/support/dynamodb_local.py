@@ -32,7 +32,7 @@ def running() -> Iterator[str]:
     java = shutil.which("java")
     if java is None:
         raise Unavailable("there is no java")
-    port = _free_port()
+    port = free_port()
     process = subprocess.Popen(
         [
             java,
@@ -57,7 +57,8 @@ def running() -> Iterator[str]:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

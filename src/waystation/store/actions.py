@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from waystation.errors import InvalidRequest
 from waystation.store import evaluate
-from waystation.store.expressions import Attr, Condition, Constant, Path, absent
-from waystation.store.items import check_index_keys
+from waystation.store.expressions import Condition, Constant, Path, absent, attr
+from waystation.store.spec import check_index_keys
 from waystation.store.updates import (
     Assign,
     Change,
@@ -18,7 +18,8 @@ from waystation.store.updates import (
 )
 
 if TYPE_CHECKING:
-    from waystation.store.items import IndexTemplates, Item, Key, Spec
+    from waystation.store.items import Item
+    from waystation.store.spec import IndexTemplates, Key, Spec
     from waystation.store.values import RawItem
 
 I_co = TypeVar("I_co", bound="Item", covariant=True)
@@ -69,24 +70,39 @@ Action = Put[Any] | Update[Any] | Delete[Any] | Check[Any]
 
 
 class Write:
-    """An action with attribute names for field names, checked as far as it can be beforehand."""
+    """An action with attribute names for field names, checked as far as it can be beforehand.
 
-    __slots__ = ("changes", "condition", "item", "key", "kind")
+    A put has the typed item as its `source`, and what is stored for it as its `item` once
+    somebody asks.
+    """
+
+    __slots__ = ("_item", "changes", "condition", "key", "kind", "source")
 
     def __init__(
         self,
         kind: Literal["put", "update", "delete", "check"],
         key: Key[Any],
-        *,
         condition: Condition | None,
-        item: RawItem | None = None,
+        *,
         changes: tuple[Change, ...] = (),
+        source: Item | None = None,
     ) -> None:
         self.kind = kind
         self.key = key
         self.condition = condition
-        self.item = item
         self.changes = changes
+        self.source = source
+        self._item: RawItem | None = None
+
+    @property
+    def item(self) -> RawItem | None:
+        """What a put stores."""
+        if self._item is None and self.source is not None:
+            spec = self.key.spec
+            self._item = spec.encode(self.key, self.source)
+            if spec.version is not None:
+                self._item[spec.names[spec.version]] = getattr(self.source, spec.version) + 1
+        return self._item
 
     def creates(self) -> bool:
         """Whether the write can make an item of nothing."""
@@ -113,26 +129,24 @@ class Write:
 def prepare(action: Action) -> Write:
     """The resolved form of an action."""
     if isinstance(action, Put):
-        return _prepare_put(action)
+        return prepare_put(action.item, action.when)
     spec = action.key.spec
     condition = action.when.resolve(spec) if action.when is not None else None
     if isinstance(action, Update):
         changes = _resolve_changes(spec, action, condition)
-        return Write("update", action.key, condition=condition, changes=changes)
-    return Write("check" if isinstance(action, Check) else "delete", action.key, condition=condition)
+        return Write("update", action.key, condition, changes=changes)
+    return Write("check" if isinstance(action, Check) else "delete", action.key, condition)
 
 
-def _prepare_put(action: Put[Any]) -> Write:
-    spec = action.item.spec
-    condition = action.when.resolve(spec) if action.when is not None else None
-    key, raw = spec.encode(action.item)
+def prepare_put(item: Item, when: Condition | None) -> Write:
+    spec = item.spec
+    condition = when.resolve(spec) if when is not None else None
     if spec.version is not None:
-        name = spec.names[spec.version]
-        seen = raw.get(name, 0)
-        unchanged = Attr(Path((name,))) == seen if seen else absent().resolve(spec)
+        seen = getattr(item, spec.version)
+        written = attr(spec.version) == seen if seen else absent()
+        unchanged = written.resolve(spec)
         condition = unchanged if condition is None else condition & unchanged
-        raw[name] = seen + 1
-    return Write("put", key, condition=condition, item=raw)
+    return Write("put", spec.key_of(item), condition, source=item)
 
 
 def _resolve_changes(

@@ -12,21 +12,21 @@ from waystation.errors import (
     TransactionCancelled,
     UnreadableItem,
 )
-from waystation.store.actions import Action, Delete, Put, Update, Write, prepare
+from waystation.store.actions import Action, Delete, Put, Update, Write, prepare, prepare_put
 from waystation.store.expressions import roots
 from waystation.store.items import Item
 from waystation.store.queries import Page, Query, encode_cursor
 from waystation.store.tables import scoped_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
     from waystation.clock import Clock
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
-    from waystation.store.items import Key, Spec
+    from waystation.store.spec import Key, Spec
     from waystation.store.tables import Table
     from waystation.store.updates import Change
     from waystation.store.values import RawItem
@@ -125,8 +125,8 @@ class Store(ABC):
 
     def cursor(self, query: Query[I], item: I) -> str:
         """The cursor that goes on after an item, for callers who stop in the middle of a page."""
-        _, raw = item.spec.encode(item)
-        return encode_cursor(query.table, query.index, raw)
+        spec = item.spec
+        return encode_cursor(query.table, query.index, spec.extras(spec.key_of(item), item))
 
     # Writing
 
@@ -134,9 +134,9 @@ class Store(ABC):
         self, item: I, *, when: Condition | None = None, returning: Literal["old"] | None = None
     ) -> I | None:
         """Write a whole item; returns the one it replaced if asked to."""
-        old = await self._write(prepare(Put(item, when=when)), returning)
+        old = await self._write(prepare_put(item, when), returning)
         _count_version(item)
-        return cast("I | None", _decoded(item.spec, old))
+        return None if old is None else cast("I", item.spec.decode(old))
 
     async def update(
         self,
@@ -147,7 +147,7 @@ class Store(ABC):
     ) -> I | None:
         """Change some attributes, creating the item when absent; returns old or new if asked to."""
         raw = await self._write(prepare(Update(key, *changes, when=when)), returning)
-        return cast("I | None", _decoded(key.spec, raw))
+        return None if raw is None else cast("I", key.spec.decode(raw))
 
     async def delete(
         self,
@@ -158,7 +158,7 @@ class Store(ABC):
     ) -> I | None:
         """Remove an item; returns it if asked to."""
         old = await self._write(prepare(Delete(key, when=when)), returning)
-        return cast("I | None", _decoded(key.spec, old))
+        return None if old is None else cast("I", key.spec.decode(old))
 
     async def transact(self, *actions: Action, token: str | None = None) -> None:
         """Do all of up to 100 actions on distinct items, or none of them.
@@ -185,14 +185,14 @@ class Store(ABC):
         for item in puts:
             if item.spec.version is not None:
                 raise InvalidRequest(f"{type(item).__name__} is versioned: put it by itself")
-            writes.append(prepare(Put(item)))
+            writes.append(prepare_put(item, None))
         writes += [prepare(Delete(key)) for key in deletes]
         if len({write.key for write in writes}) != len(writes):
             raise InvalidRequest("a batch names one item twice")
         await self._batch_write(writes)
 
     @abstractmethod
-    async def _write(self, write: Write, returning: Returning | None) -> RawItem | None: ...
+    def _write(self, write: Write, returning: Returning | None) -> Awaitable[RawItem | None]: ...
 
     @abstractmethod
     async def _transact(self, writes: list[Write], token: str | None) -> None: ...
@@ -259,14 +259,10 @@ class Store(ABC):
         return TransactionCancelled(reasons)
 
 
-def _decoded(spec: Spec, raw: RawItem | None) -> Item | None:
-    return None if raw is None else spec.decode(raw)
-
-
 def _readable(spec: Spec, raw: RawItem | None) -> Any:
     """The item for an error report; an unreadable one must not hide the error itself."""
     try:
-        return _decoded(spec, raw)
+        return None if raw is None else spec.decode(raw)
     except UnreadableItem:
         return None
 

@@ -20,7 +20,7 @@ from waystation.store.values import normalise, type_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from waystation.store.items import Spec
+    from waystation.store.spec import Spec
 
 Comparator = Literal["=", "<>", "<", "<=", ">", ">="]
 Segment = str | int

@@ -22,7 +22,8 @@ from waystation.store.templates import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waystation.store.items import Item, Spec
+    from waystation.store.items import Item
+    from waystation.store.spec import Spec
     from waystation.store.tables import Index, KeyAttribute, Table
     from waystation.store.values import RawItem
 

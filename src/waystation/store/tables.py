@@ -9,7 +9,7 @@ from waystation.errors import DeclarationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waystation.store.items import Spec
+    from waystation.store.spec import Spec
 
 KeyType = Literal["S", "N", "B"]
 

@@ -79,7 +79,14 @@ class Template:
 
     def render(self, values: Sequence[object]) -> KeyValue:
         """The key made of these field values."""
-        return _plain(self.fields[0], values[0]) if self.plain else self.prefix(values)
+        if len(values) == 1:
+            value = values[0]
+            if self.plain:
+                return _plain(self.fields[0], value)
+            # The most usual key: one field, and nothing wrong with it.
+            if type(value) is str and value.isascii() and value and self._mark not in value:
+                return self._literals[0] + value + self._literals[1]
+        return self.prefix(values)
 
     def prefix(self, values: Sequence[object]) -> str:
         """What every key that begins with these field values begins with."""

@@ -13,7 +13,7 @@ from waystation.store.values import type_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from waystation.store.items import Spec
+    from waystation.store.spec import Spec
 
 
 class Change:

@@ -22,6 +22,7 @@ RawItem = dict[str, Value]
 
 MAX_ITEM_BYTES = 400 * 1024
 MAX_DEPTH = 32
+SURELY_SMALL = MAX_ITEM_BYTES // 4
 _INT64 = 2**63
 
 _TYPES: dict[type, str] = {
@@ -139,19 +140,18 @@ def check_size(item: RawItem, packed: bytes) -> None:
 
     No value counts for more than four times its packed length, so small items need no walk.
     """
-    if len(packed) * 4 < MAX_ITEM_BYTES:
+    if len(packed) <= SURELY_SMALL:
         return
     total = sum(size_of(name) + size_of(value) for name, value in item.items())
     if total > MAX_ITEM_BYTES:
         raise ItemTooLarge(f"the item has {total} bytes; {MAX_ITEM_BYTES} are allowed")
 
 
-_NUMBER, _STRINGS, _NUMBERS, _BINARIES = 1, 2, 3, 4
+_NUMBER, _STRINGS, _NUMBERS, _BINARIES, _NULL = 1, 2, 3, 4, 5
 _SET_CODES = {"S": _STRINGS, "N": _NUMBERS, "B": _BINARIES}
+_NULL_EXTENSION = msgspec.msgpack.Ext(_NULL, b"")
+_PLAIN = frozenset({str, int, bool, bytes})
 _encode = msgspec.msgpack.Encoder().encode
-
-
-_PLAIN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def pack(item: RawItem) -> bytes:
@@ -161,7 +161,8 @@ def pack(item: RawItem) -> bytes:
             return _encode(item)
         except OverflowError:
             pass  # an integer of more than 64 bits
-    return _encode({name: _packable(value) for name, value in item.items()})
+    packable = {n: _NULL_EXTENSION if v is None else _packable(v) for n, v in item.items()}
+    return _encode(packable)
 
 
 def _packable(value: Value) -> Any:
@@ -182,17 +183,30 @@ def _packable(value: Value) -> Any:
     return msgspec.msgpack.Ext(_SET_CODES[_set_type(value)], _encode(sorted(members, key=str)))
 
 
-def unpack_extension(code: int, data: memoryview) -> Value:
-    """Read one of our msgpack extensions."""
+class _Null:
+    """Stands for a stored NULL while an item is unpacked: nil is an absent attribute."""
+
+
+_null = _Null()
+
+
+def read_extension(code: int, data: memoryview) -> Value:
+    """Read one of our msgpack extensions, where a NULL is not expected."""
+    if code == _NULL:
+        raise msgspec.ValidationError("a NULL")
     if code == _NUMBER:
         return numbers.from_text(bytes(data).decode())
     return set(_decode(data))
 
 
-_decode = msgspec.msgpack.Decoder(ext_hook=unpack_extension).decode
+def _read_any_extension(code: int, data: memoryview) -> Value:
+    return _null if code == _NULL else read_extension(code, data)
+
+
+_decode = msgspec.msgpack.Decoder(ext_hook=_read_any_extension).decode
 
 
 def unpack(packed: bytes) -> RawItem:
     """The reverse of `pack`."""
     item: RawItem = _decode(packed)
-    return item
+    return {n: None if v is _null else v for n, v in item.items() if v is not None}

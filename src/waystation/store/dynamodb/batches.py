@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.aws.client import wait_before
 from waystation.errors import Throttled
 from waystation.store.dynamodb.wire import item_from_wire, item_to_wire
-from waystation.store.items import Key
+from waystation.store.spec import Key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

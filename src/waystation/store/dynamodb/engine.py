@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from waystation.store.actions import Write
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
-    from waystation.store.items import Key, Spec
+    from waystation.store.spec import Key, Spec
     from waystation.store.tables import Table
     from waystation.store.values import RawItem
 

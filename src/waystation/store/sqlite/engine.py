@@ -23,21 +23,24 @@ from waystation.store.sqlite.transactions import RowWrites
 from waystation.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from waystation.clock import Clock
     from waystation.store.actions import Write
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
-    from waystation.store.items import Key, Spec
+    from waystation.store.spec import Key, Spec
     from waystation.store.queries import Query as AnyQuery
+    from waystation.store.sqlite.schema import Row
     from waystation.store.tables import Index, Table
     from waystation.store.values import RawItem
 
 I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
 
 PAGE_BYTES = 1024 * 1024
+TRANSACTION_BYTES = 4 * 1024 * 1024
 _YIELD_EVERY = 100
+_ROWS_AT_ONCE = 64
 _WRITES_PER_JOB = 100
 
 
@@ -92,7 +95,7 @@ class SqliteStore(Store):
             raise StoreUnavailable(f"the read failed: {error}") from error
         if row is None or (row[1] is not None and not expired and is_past(row[1], self.now())):
             return None
-        item: I = key.spec.unpack(row[0])  # type: ignore[assignment]
+        item: I = key.spec.packing.unpack(row[0])  # type: ignore[assignment]
         return item
 
     async def batch_get(self, keys: Sequence[Key[I]], *, consistent: bool = True) -> list[I | None]:
@@ -118,11 +121,8 @@ class SqliteStore(Store):
         table, index = query.table, query.index
         start = None if after is None else decode_cursor(table, index, after, query.pk)
         sql, arguments = query_statement(self._layout(table), query, start, reverse)
-        certain = query.specs[0] if query.certain else None
-        condition = resolve_filter(query, where)
-        return self._page(
-            sql, arguments, limit, table, index, query.specs, certain, condition, expired
-        )
+        wanted = _reader_of(query.specs, query.certain, resolve_filter(query, where))
+        return self._page(sql, arguments, limit, table, index, wanted, expired)
 
     async def scan(
         self,
@@ -137,11 +137,9 @@ class SqliteStore(Store):
         spec = item.spec
         start = None if after is None else decode_cursor(spec.table, None, after, None)
         sql, arguments = scan_statement(self._layout(spec.table), start)
-        certain = spec if len(spec.table.specs) == 1 else None
         condition = None if where is None else where.resolve(spec)
-        return self._page(
-            sql, arguments, limit, spec.table, None, (spec,), certain, condition, expired
-        )
+        wanted = _reader_of((spec,), len(spec.table.specs) == 1, condition)
+        return self._page(sql, arguments, limit, spec.table, None, wanted, expired)
 
     def _page(
         self,
@@ -150,34 +148,29 @@ class SqliteStore(Store):
         limit: int | None,
         table: Table,
         index: Index | None,
-        specs: Sequence[Spec],
-        certain: Spec | None,
-        condition: Condition | None,
+        wanted: Callable[[bytes], Item | None],
         expired: bool,
     ) -> Page[Any]:
         now = self.now()
         found: list[Item] = []
         size, count, body = 0, 0, b""
-        full = False
-        for body, expires in self._rows_of(sql, [*arguments, -1 if limit is None else limit]):
-            count += 1
-            if expired or expires is None or not is_past(expires, now):
-                item = _wanted(body, specs, certain, condition)
-                if item is not None:
-                    found.append(item)
-            size += len(body)
-            if size >= PAGE_BYTES:
-                full = True
-                break
-        if not full and count != limit:
-            return Page(found, None)
-        return Page(found, encode_cursor(table, index, values.unpack(body)))
-
-    def _rows_of(self, sql: str, arguments: list[Any]) -> Iterable[tuple[bytes, Any]]:
         try:
-            yield from self._reader.execute(sql, arguments)
+            rows = self._reader.execute(sql, [*arguments, -1 if limit is None else limit])
+            while size < PAGE_BYTES and (chunk := rows.fetchmany(_ROWS_AT_ONCE)):
+                for body, expires in chunk:
+                    count += 1
+                    size += len(body)
+                    if expires is None or expired or not is_past(expires, now):
+                        item = wanted(body)
+                        if item is not None:
+                            found.append(item)
+                    if size >= PAGE_BYTES:
+                        break
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the read failed: {error}") from error
+        if size < PAGE_BYTES and count != limit:
+            return Page(found, None)
+        return Page(found, encode_cursor(table, index, values.unpack(body)))
 
     async def count(self, query: AnyQuery[Any], *, where: Condition | None = None) -> int:
         if where is not None or not query.certain or self.path is None:
@@ -194,26 +187,32 @@ class SqliteStore(Store):
 
     # Writing
 
-    async def _write(self, write: Write, returning: Returning | None) -> RawItem | None:
-        packed = None if write.item is None else _pack(write.item)
-        job = partial(self._rows.write, write, packed, returning, self.now(), self._failed)
-        return await self._writer.run(job)
+    def _write(self, write: Write, returning: Returning | None) -> Awaitable[RawItem | None]:
+        table = write.key.spec.table
+        layout = self._layout(table)
+        row = layout.put_row(write)
+        if row and write.condition is None and returning is None and not table.stream:
+            return self._writer.execute(layout.put, row)
+        job = partial(self._rows.write, write, row, returning, self.now(), self._failed)
+        return self._writer.run(job)
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
-        packed = [None if write.item is None else _pack(write.item) for write in writes]
-        if sum(len(body) for body in packed if body) > 4 * 1024 * 1024:
+        pairs = self._with_rows(writes)
+        if sum(len(row[2]) for _, row in pairs if row) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
-        job = partial(self._rows.transact, writes, packed, token, self.now(), self._cancelled)
+        job = partial(self._rows.transact, pairs, token, self.now(), self._cancelled)
         await self._writer.run(job)
 
     async def _batch_write(self, writes: list[Write]) -> None:
-        packed = [None if write.item is None else _pack(write.item) for write in writes]
+        pairs = self._with_rows(writes)
         jobs = []
-        for start in range(0, len(writes), _WRITES_PER_JOB):
-            part = slice(start, start + _WRITES_PER_JOB)
-            pairs = list(zip(writes[part], packed[part], strict=True))
-            jobs.append(self._writer.run(partial(self._rows.write_all, pairs, self.now())))
+        for start in range(0, len(pairs), _WRITES_PER_JOB):
+            part = pairs[start : start + _WRITES_PER_JOB]
+            jobs.append(self._writer.run(partial(self._rows.write_all, part, self.now())))
         await asyncio.gather(*jobs)
+
+    def _with_rows(self, writes: list[Write]) -> list[tuple[Write, Row | None]]:
+        return [(write, self._layout(write.key.spec.table).put_row(write)) for write in writes]
 
     # Upkeep
 
@@ -237,20 +236,18 @@ class SqliteStore(Store):
             raise InvalidRequest(f"table {table.name} is not one this store has") from None
 
 
-def _wanted(
-    body: bytes, specs: Sequence[Spec], certain: Spec | None, condition: Condition | None
-) -> Item | None:
-    """The item in a row, unless it is of another type or the filter refuses it."""
-    if certain is not None and condition is None:
-        return certain.unpack(body)
-    raw = values.unpack(body)
-    spec = certain or pick_spec(specs, raw)
-    if spec is None or (condition is not None and not evaluate.holds(condition, raw)):
-        return None
-    return spec.decode(raw)
+def _reader_of(
+    specs: Sequence[Spec], certain: bool, condition: Condition | None
+) -> Callable[[bytes], Item | None]:
+    """Reads a packed item, unless it is of another type or the filter refuses it."""
+    if certain and condition is None:
+        return specs[0].packing.unpack
 
+    def wanted(body: bytes) -> Item | None:
+        raw = values.unpack(body)
+        spec = specs[0] if certain else pick_spec(specs, raw)
+        if spec is None or (condition is not None and not evaluate.holds(condition, raw)):
+            return None
+        return spec.decode(raw)
 
-def _pack(item: RawItem) -> bytes:
-    packed = values.pack(item)
-    values.check_size(item, packed)
-    return packed
+    return wanted

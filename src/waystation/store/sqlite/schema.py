@@ -21,9 +21,13 @@ from waystation.store.expiry import expiry
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from waystation.store.items import Key
+    from waystation.store.actions import Write
+    from waystation.store.spec import Key
     from waystation.store.tables import Table
     from waystation.store.values import RawItem
+
+Row = tuple[Any, ...]
+"""pk, sk, body, expires, then a pair per index."""
 
 FORMAT = 1
 _APPLICATION_ID = 0x57415953
@@ -100,6 +104,7 @@ class Layout:
             (index, quote(index.name + "_pk"), quote(index.name + "_sk"))
             for index in table.indexes.values()
         ]
+        self._numeric = any(key.type == "N" for key in table.key_attributes())
         self._index_names = [
             (index.pk.name, index.sk.name if index.sk else None) for index in table.indexes.values()
         ]
@@ -122,7 +127,30 @@ class Layout:
         )
 
     def key(self, key: Key[Any]) -> tuple[Any, Any]:
-        return column(key.pk), "" if key.sk is None else column(key.sk)
+        if self._numeric:
+            return column(key.pk), "" if key.sk is None else column(key.sk)
+        return key.pk, "" if key.sk is None else key.sk
+
+    def row(self, key: Key[Any], item: RawItem) -> Row:
+        """The row of an item."""
+        body = values.pack(item)
+        values.check_size(item, body)
+        return (*self.key(key), body, *self.derived(item))
+
+    def put_row(self, write: Write) -> Row | None:
+        """The row of a put, packed straight from its struct where the type allows."""
+        source = write.source
+        if source is None:
+            return None
+        spec = write.key.spec
+        packed = spec.packing.pack(write.key, source)
+        if packed is None or len(packed[0]) > values.SURELY_SMALL:
+            assert write.item is not None
+            return self.row(write.key, write.item)
+        body, attributes = packed
+        if self.table.ttl is not None:
+            attributes[self.table.ttl] = spec.expiry(source)
+        return (*self.key(write.key), body, *self.derived(attributes))
 
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from waystation.store.actions import Write
     from waystation.store.base import Returning
-    from waystation.store.sqlite.schema import Layout
+    from waystation.store.sqlite.schema import Layout, Row
     from waystation.store.values import RawItem
 
 TOKEN_SECONDS = 600
@@ -29,8 +29,8 @@ TOKEN_SECONDS = 600
 Failure = tuple[str, str, "RawItem | None"]
 
 
-class Row:
-    """What is in an item's place: the packed row, and the item unless it has expired."""
+class Found:
+    """What is in an item's place: the packed item, and the item itself unless it has expired."""
 
     __slots__ = ("body", "item")
 
@@ -39,8 +39,14 @@ class Row:
         self.item = item
 
 
+_UNREAD = Found(None, None)
+
+
 class RowWrites:
-    """Carries out writes inside the transaction that the writer has opened."""
+    """Carries out writes inside the transaction that the writer has opened.
+
+    A put comes with its row, made beforehand; an update's is made here.
+    """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
         self._layouts = layouts
@@ -48,7 +54,7 @@ class RowWrites:
     def write(
         self,
         write: Write,
-        packed: bytes | None,
+        row: Row | None,
         returning: Returning | None,
         now: int,
         failed: Callable[[Write, RawItem | None], ConditionFailed],
@@ -56,32 +62,31 @@ class RowWrites:
     ) -> RawItem | None:
         """One write; returns the item before or after it if asked to."""
         layout = self._layouts[write.key.spec.table.name]
-        if write.kind == "put" and write.condition is None and returning is None:
-            self._put(connection, layout, write, packed, now)
-            return None
-        row = self._read(connection, layout, write, now)
-        if write.condition is not None and not evaluate.holds(write.condition, row.item):
-            raise failed(write, row.item)
-        new = write.outcome(row.item)
-        self._replace(connection, layout, write, row, new, packed, now)
-        return row.item if returning == "old" else new if returning == "new" else None
+        found = self._find(connection, layout, write, now)
+        if write.condition is not None and not evaluate.holds(write.condition, found.item):
+            raise failed(write, found.item)
+        new: RawItem | None = None
+        if write.kind == "update":
+            new = write.outcome(found.item)
+            row = None if new is None else layout.row(write.key, new)
+        self._replace(connection, layout, write, found, row, now)
+        return found.item if returning == "old" else new if returning == "new" else None
 
     def write_all(
-        self, pairs: list[tuple[Write, bytes | None]], now: int, connection: sqlite3.Connection
+        self, pairs: list[tuple[Write, Row | None]], now: int, connection: sqlite3.Connection
     ) -> None:
         """Unconditional puts and deletes."""
-        for write, packed in pairs:
+        for write, row in pairs:
             layout = self._layouts[write.key.spec.table.name]
-            if write.kind == "put":
-                self._put(connection, layout, write, packed, now)
+            if row is not None:
+                self._put(connection, layout, write, row, now)
             else:
-                row = self._read(connection, layout, write, now)
-                self._replace(connection, layout, write, row, None, None, now)
+                found = self._find(connection, layout, write, now)
+                self._replace(connection, layout, write, found, None, now)
 
     def transact(
         self,
-        writes: list[Write],
-        packed: list[bytes | None],
+        pairs: list[tuple[Write, Row | None]],
         token: str | None,
         now: int,
         cancelled: Callable[[Sequence[Write], Sequence[Failure | None]], TransactionCancelled],
@@ -90,28 +95,27 @@ class RowWrites:
         """All of the writes or none."""
         fingerprint = b""
         if token is not None:
-            fingerprint = _fingerprint(writes, packed)
+            fingerprint = _fingerprint(pairs)
             if _seen_before(connection, token, fingerprint, now):
                 return
         failures: list[Failure | None] = []
-        steps: list[tuple[Layout, Write, Row, RawItem | None, bytes | None]] = []
-        for write, body in zip(writes, packed, strict=True):
+        steps: list[tuple[Layout, Write, Found, Row | None]] = []
+        for write, row in pairs:
             layout = self._layouts[write.key.spec.table.name]
-            row = self._read(connection, layout, write, now)
-            if write.condition is not None and not evaluate.holds(write.condition, row.item):
+            found = self._find(connection, layout, write, now)
+            if write.condition is not None and not evaluate.holds(write.condition, found.item):
                 code = CancellationReason.CONDITION
-                failures.append((code, "the condition did not hold", row.item))
+                failures.append((code, "the condition did not hold", found.item))
                 continue
             failures.append(None)
-            new = write.outcome(row.item)
-            if new is not None and write.kind == "update":
-                body = _packed(new)  # noqa: PLW2901
-            steps.append((layout, write, row, new, body))
+            if write.kind == "update":
+                new = write.outcome(found.item)
+                row = None if new is None else layout.row(write.key, new)  # noqa: PLW2901
+            steps.append((layout, write, found, row))
         if any(failures):
-            raise cancelled(writes, failures)
-        for layout, write, row, new, body in steps:
-            if write.kind != "check":
-                self._replace(connection, layout, write, row, new, body, now)
+            raise cancelled([write for write, _ in pairs], failures)
+        for layout, write, found, row in steps:
+            self._replace(connection, layout, write, found, row, now)
         if token is not None:
             connection.execute(
                 "INSERT OR REPLACE INTO waystation_tokens VALUES (?, ?, ?)", (token, fingerprint, now)
@@ -126,58 +130,45 @@ class RowWrites:
                 _record(connection, layout, body, None, now, by_ttl=True)
         return len(rows)
 
-    def _read(
+    def _find(
         self, connection: sqlite3.Connection, layout: Layout, write: Write, now: int
-    ) -> Row:
-        found = connection.execute(layout.get, layout.key(write.key)).fetchone()
-        if found is None:
-            return Row(None, None)
-        body, expires = found
+    ) -> Found:
+        row = connection.execute(layout.get, layout.key(write.key)).fetchone()
+        if row is None:
+            return _UNREAD
+        body, expires = row
         if expires is not None and is_past(expires, now):
-            return Row(body, None)
-        return Row(body, values.unpack(body))
+            return Found(body, None)
+        return Found(body, values.unpack(body))
 
     def _put(
-        self,
-        connection: sqlite3.Connection,
-        layout: Layout,
-        write: Write,
-        packed: bytes | None,
-        now: int,
+        self, connection: sqlite3.Connection, layout: Layout, write: Write, row: Row, now: int
     ) -> None:
         """A put that needs to know what was there only if somebody follows the changes."""
-        row = Row(None, None)
+        found = _UNREAD
         if layout.table.stream:
-            row = self._read(connection, layout, write, now)
-        self._replace(connection, layout, write, row, write.item, packed, now)
+            found = self._find(connection, layout, write, now)
+        self._replace(connection, layout, write, found, row, now)
 
     def _replace(
         self,
         connection: sqlite3.Connection,
         layout: Layout,
         write: Write,
-        row: Row,
-        new: RawItem | None,
-        packed: bytes | None,
+        found: Found,
+        row: Row | None,
         now: int,
     ) -> None:
-        key = layout.key(write.key)
-        if new is not None:
-            body = _packed(new) if packed is None else packed
-            connection.execute(layout.put, (*key, body, *layout.derived(new)))
-        elif row.body is not None and write.kind == "delete":
-            body = None
-            connection.execute(layout.delete, key)
+        body: bytes | None = None
+        if row is not None:
+            connection.execute(layout.put, row)
+            body = row[2]
+        elif found.body is not None and write.kind == "delete":
+            connection.execute(layout.delete, layout.key(write.key))
         else:
             return
-        if layout.table.stream and body != row.body:
-            _record(connection, layout, row.body, body, now, by_ttl=False)
-
-
-def _packed(item: RawItem) -> bytes:
-    body = values.pack(item)
-    values.check_size(item, body)
-    return body
+        if layout.table.stream and body != found.body:
+            _record(connection, layout, found.body, body, now, by_ttl=False)
 
 
 def _record(
@@ -205,16 +196,16 @@ def _seen_before(connection: sqlite3.Connection, token: str, fingerprint: bytes,
     return row is not None
 
 
-def _fingerprint(writes: list[Write], packed: list[bytes | None]) -> bytes:
+def _fingerprint(pairs: list[tuple[Write, Row | None]]) -> bytes:
     digest = hashlib.sha256()
-    for write, body in zip(writes, packed, strict=True):
+    for write, row in pairs:
         expressions = Expressions()
         condition = "" if write.condition is None else expressions.condition(write.condition)
         changes = expressions.update(write.changes)
         told: dict[str, Any] = {
             "kind": write.kind,
             "key": [write.key.spec.table.name, write.key.pk, write.key.sk],
-            "item": body,
+            "item": None if row is None else row[2],
             "condition": condition,
             "changes": changes,
             "names": expressions.names,

@@ -6,12 +6,14 @@ import asyncio
 import queue
 import sqlite3
 import threading
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
 R = TypeVar("R")
 
@@ -20,13 +22,15 @@ _MAX_WAITING = 4096
 
 
 class _Job:
-    __slots__ = ("error", "future", "result", "work")
+    """A piece of work, or a statement with its values where there is nothing to decide."""
 
-    def __init__(
-        self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]
-    ) -> None:
-        self.work = work
+    __slots__ = ("error", "future", "result", "sql", "values", "work")
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
         self.future = future
+        self.work: Callable[[sqlite3.Connection], Any] | None = None
+        self.sql: str | None = None
+        self.values: tuple[Any, ...] = ()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -59,23 +63,38 @@ class Writer:
             self._thread = threading.Thread(target=self._work, name="waystation-writer", daemon=True)
             self._thread.start()
 
-    async def run(self, work: Callable[[sqlite3.Connection], R]) -> R:
+    def run(self, work: Callable[[sqlite3.Connection], R]) -> Awaitable[R]:
         """The result of a job, once it is durable."""
-        while self._accepted >= _MAX_WAITING:
-            await asyncio.shield(self._room())
+        job = _Job(self._loop.create_future())
+        job.work = work
+        return self._submit(job)
+
+    def execute(self, sql: str, values: tuple[Any, ...]) -> Awaitable[None]:
+        """Carry out one statement, durably."""
+        job = _Job(self._loop.create_future())
+        job.sql = sql
+        job.values = values
+        return self._submit(job)
+
+    def _submit(self, job: _Job) -> Awaitable[Any]:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        job = _Job(work, self._loop.create_future())
         if self._thread is None:
             self._commit([job])
             job.finish()
-        else:
-            if not self._gathered:
-                self._loop.call_soon(self._hand_over)
-            self._gathered.append(job)
-            self._accepted += 1
-        result: R = await job.future
-        return result
+            return job.future
+        if self._accepted >= _MAX_WAITING:
+            return self._submit_later(job)
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(job)
+        self._accepted += 1
+        return job.future
+
+    async def _submit_later(self, job: _Job) -> Any:
+        while self._accepted >= _MAX_WAITING:
+            await asyncio.shield(self._room())
+        return await self._submit(job)
 
     def _room(self) -> asyncio.Future[None]:
         """Done when a batch is."""
@@ -118,11 +137,11 @@ class Writer:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
-            for job in batch:
-                try:
-                    job.result = job.work(connection)
-                except StoreError as error:
-                    job.error = error
+            for sql, jobs in groupby(batch, _sql):
+                if sql is not None:
+                    connection.executemany(sql, [job.values for job in jobs])
+                else:
+                    _decide(jobs, connection)
             connection.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001 - every caller must hear of it
             self._fail(batch, error)
@@ -142,3 +161,15 @@ class Writer:
         if self._batch_done is not None:
             self._batch_done.set_result(None)
             self._batch_done = None
+
+
+_sql = attrgetter("sql")
+
+
+def _decide(jobs: Iterable[_Job], connection: sqlite3.Connection) -> None:
+    for job in jobs:
+        assert job.work is not None
+        try:
+            job.result = job.work(connection)
+        except StoreError as error:
+            job.error = error

@@ -1,0 +1,110 @@
+"""Items as msgpack, straight from and to their structs where their types allow.
+
+A packed item is a map of its attributes. At the top, nil means that there is no such attribute,
+because that is what a struct's None means; a stored NULL is an extension.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import inspect
+
+from waystation.store import values
+
+if TYPE_CHECKING:
+    from waystation.store.items import Item
+    from waystation.store.spec import Key, Spec
+    from waystation.store.values import RawItem
+
+_encode = msgspec.msgpack.Encoder().encode
+_MAP = b"\xde"
+"""Begins a msgpack map, followed by its length in two bytes."""
+
+_SCALARS = (
+    inspect.StrType,
+    inspect.IntType,
+    inspect.BoolType,
+    inspect.BytesType,
+    inspect.NoneType,
+    inspect.LiteralType,
+    inspect.EnumType,
+)
+_EXTENSIONS = (
+    inspect.SetType,
+    inspect.FrozenSetType,
+    inspect.DecimalType,
+    inspect.FloatType,
+)
+
+
+class Packing:
+    """How one item type is packed."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        info = inspect.type_info(spec.item)
+        assert isinstance(info, inspect.StructType)
+        types = [field.type for field in info.fields]
+        config = spec.item.__struct_config__
+        uniform = not (config.omit_defaults or config.tag or config.array_like or spec.key_only)
+        numeric = any(key.type == "N" for key in spec.table.key_attributes())
+        self._plain = uniform and not (numeric or spec.version) and all(map(_is_plain, types))
+        self._count = len(types)
+        self._head = 1 if self._count < 16 else 3
+        self._stored = {key.name for key in spec.table.key_attributes()} & {*spec.names.values()}
+        self._decoder: msgspec.msgpack.Decoder[Item] | None = None
+        if not spec.key_only and not any(map(_has_extension, types)):
+            self._decoder = msgspec.msgpack.Decoder(spec.item, ext_hook=values.read_extension)
+
+    def pack(self, key: Key[Any], item: Item) -> tuple[bytes, RawItem] | None:
+        """The packed item and its extra attributes; None when it needs to be packed as values."""
+        if not self._plain:
+            return None
+        added = extras = self._spec.extras(key, item)
+        if self._stored:
+            added = {name: value for name, value in extras.items() if name not in self._stored}
+        try:
+            header = _MAP + (self._count + len(added)).to_bytes(2, "big")
+            body = header + _encode(item)[self._head :] + _encode(added)[1:]
+            if self._decoder is not None:
+                self._decoder.decode(body)
+        except (OverflowError, UnicodeEncodeError, TypeError, msgspec.ValidationError):
+            return None  # something in it is unusual or wrong
+        return body, extras
+
+    def unpack(self, packed: bytes) -> Item:
+        """A packed item as its type, in one pass where the type allows."""
+        if self._decoder is not None:
+            try:
+                return self._decoder.decode(packed)
+            except msgspec.ValidationError:
+                pass  # a NULL, a number beyond 64 bits, or really unreadable: decode says which
+        return self._spec.decode(values.unpack(packed))
+
+
+def _is_plain(info: inspect.Type) -> bool:
+    """Whether msgspec packs values of a type exactly as `values.pack` would."""
+    match info:
+        case inspect.UnionType():
+            return all(map(_is_plain, info.types))
+        case inspect.ListType():
+            return _is_plain(info.item_type)
+        case inspect.DictType():
+            return isinstance(info.key_type, inspect.StrType) and _is_plain(info.value_type)
+    return isinstance(info, _SCALARS)
+
+
+def _has_extension(info: inspect.Type) -> bool:
+    """Whether a type holds sets or fractions, which are msgpack extensions when packed."""
+    match info:
+        case inspect.UnionType():
+            return any(map(_has_extension, info.types))
+        case inspect.CollectionType():
+            return isinstance(info, _EXTENSIONS) or _has_extension(info.item_type)
+        case inspect.DictType():
+            return _has_extension(info.value_type)
+        case inspect.StructType():
+            return any(_has_extension(field.type) for field in info.fields)
+    return isinstance(info, _EXTENSIONS)

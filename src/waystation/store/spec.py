@@ -1,0 +1,263 @@
+"""What an item type declares: how its keys are made, and how it is stored and read."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from waystation.errors import DeclarationError, InvalidRequest, UnreadableItem
+from waystation.store import values
+from waystation.store.packing import Packing
+from waystation.store.templates import (
+    MAX_PARTITION_BYTES,
+    MAX_SORT_BYTES,
+    KeyValue,
+    Template,
+    check_key,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from waystation.store.items import Item
+    from waystation.store.tables import Index, Table
+    from waystation.store.values import RawItem
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Key(msgspec.Struct, Generic[T_co], eq=False, gc=False):
+    """Where an item lives. Made by `SomeItem.key(...)` or `key_of(item)`."""
+
+    spec: Spec
+    pk: KeyValue
+    sk: KeyValue | None
+
+    def attributes(self) -> RawItem:
+        """The key as the table's attributes."""
+        table = self.spec.table
+        found: RawItem = {table.pk.name: self.pk}
+        if table.sk is not None:
+            found[table.sk.name] = self.sk
+        return found
+
+    @property
+    def place(self) -> tuple[str, KeyValue, KeyValue | None]:
+        return (self.spec.table.name, self.pk, self.sk)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.place == other.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __repr__(self) -> str:
+        return f"Key({self.spec.table.name}, {self.pk!r}, {self.sk!r})"
+
+
+class IndexTemplates:
+    """An index and the templates that make an item's keys in it."""
+
+    __slots__ = ("fields", "index", "pk", "sk")
+
+    def __init__(self, index: Index, pk: Template, sk: Template | None) -> None:
+        self.index = index
+        self.pk = pk
+        self.sk = sk
+        self.fields = frozenset(pk.fields) | frozenset(sk.fields if sk else ())
+
+    def render(self, fields: Mapping[str, object]) -> RawItem:
+        """The index attributes, or nothing when a field they need is None."""
+        pk_values = [fields[field] for field in self.pk.fields]
+        if None in pk_values:
+            return {}
+        pk = self.pk.render(pk_values)
+        check_key(self.index.pk, pk, MAX_PARTITION_BYTES)
+        if self.sk is None or self.index.sk is None:
+            return {self.index.pk.name: pk}
+        sk_values = [fields[field] for field in self.sk.fields]
+        if None in sk_values:
+            return {}
+        sk = self.sk.render(sk_values)
+        check_key(self.index.sk, sk, MAX_SORT_BYTES)
+        return {self.index.pk.name: pk, self.index.sk.name: sk}
+
+
+class Spec:
+    """What an item type declares, ready for use by the engines."""
+
+    def __init__(
+        self,
+        item: type[Item],
+        table: Table,
+        pk: str,
+        sk: str | None,
+        indexes: Mapping[str, tuple[str, str] | str],
+        key_only: tuple[str, ...],
+        version: str | None,
+    ) -> None:
+        self.item = item
+        self.table = table
+        self.pk = Template(pk)
+        self.sk = None if sk is None else Template(sk)
+        self.key_fields = self.pk.fields + (self.sk.fields if self.sk else ())
+        self.indexes = [self._index(name, key) for name, key in indexes.items()]
+        self.key_only = frozenset(key_only)
+        self.version = version
+        self._encoded = dict(zip(item.__struct_fields__, item.__struct_encode_fields__, strict=True))
+        self.names = {f: name for f, name in self._encoded.items() if f not in self.key_only}
+        """Field to attribute name, for the fields that are stored."""
+        self._ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
+        self._attributes = [self.names.get(field) for field in item.__struct_fields__]
+        self._parts_of = _getter(self.key_fields)
+        self._check()
+        self._key_names = {self._encoded[field] for field in self.key_fields}
+
+    def _index(self, name: str, key: tuple[str, str] | str) -> IndexTemplates:
+        index = self.table.indexes.get(name)
+        if index is None:
+            raise DeclarationError(f"{self.item.__name__}: table {self.table.name} has no {name}")
+        pk, sk = (key, None) if isinstance(key, str) else key
+        if (sk is None) != (index.sk is None):
+            raise DeclarationError(f"{self.item.__name__}: index {name} and its key differ in shape")
+        return IndexTemplates(index, Template(pk), None if sk is None else Template(sk))
+
+    def _check(self) -> None:
+        who = self.item.__name__
+        known = set(self.item.__struct_fields__)
+        used = set(self.key_fields).union(*(templates.fields for templates in self.indexes))
+        if missing := (used | self.key_only | ({self.version} - {None})) - known:
+            raise DeclarationError(f"{who} has no field {min(map(str, missing))}")
+        if len(set(self.key_fields)) != len(self.key_fields):
+            raise DeclarationError(f"{who}: a field is in the key twice")
+        if (self.sk is None) != (self.table.sk is None):
+            raise DeclarationError(f"{who}: the table and the item differ about a sort key")
+        if stray := self.key_only - set(self.key_fields):
+            raise DeclarationError(f"{who}: {min(stray)} is key-only but not in the key")
+        reserved = {key.name for key in self.table.key_attributes()}
+        for field, name in self.names.items():
+            if name in reserved and f"{{{field}}}" not in self._template_texts(name):
+                raise DeclarationError(f"{who}: {field} is stored as the key attribute {name}")
+
+    def _template_texts(self, attribute: str) -> list[str]:
+        """The templates that make this key attribute."""
+        table = self.table
+        pairs: list[tuple[str | None, Template | None]] = [
+            (table.pk.name, self.pk),
+            (table.sk.name if table.sk else None, self.sk),
+        ]
+        for made in self.indexes:
+            pairs.append((made.index.pk.name, made.pk))
+            pairs.append((made.index.sk.name if made.index.sk else None, made.sk))
+        return [template.text for name, template in pairs if template and name == attribute]
+
+    def key(self, parts: Sequence[object]) -> Key[Any]:
+        """The key of the item with these key fields, in the order of `key_fields`."""
+        table = self.table
+        split = len(self.pk.fields)
+        pk = self.pk.render(parts[:split])
+        check_key(table.pk, pk, MAX_PARTITION_BYTES)
+        if self.sk is None or table.sk is None:
+            return Key(self, pk, None)
+        sk = self.sk.render(parts[split:])
+        check_key(table.sk, sk, MAX_SORT_BYTES)
+        return Key(self, pk, sk)
+
+    def key_of(self, item: Item) -> Key[Any]:
+        """Where an item lives."""
+        return self.key(self._parts_of(item))
+
+    def extras(self, key: Key[Any], item: Item) -> RawItem:
+        """The attributes that are made of others: the key's and the indexes'."""
+        made = key.attributes()
+        for templates in self.indexes:
+            made.update(templates.render({f: getattr(item, f) for f in templates.fields}))
+        return made
+
+    def matches(self, item: RawItem) -> bool:
+        """Whether a stored item was made by this type's templates."""
+        if self.pk.match(item[self.table.pk.name]) is None:
+            return False
+        return self.sk is None or self.sk.match(item[self.table.sk.name]) is not None  # type: ignore[union-attr]
+
+    def encode(self, key: Key[Any], item: Item) -> RawItem:
+        """Everything that is stored for an item; refused unless it could be read back."""
+        raw = self.extras(key, item)
+        for name, value in zip(self._attributes, msgspec.structs.astuple(item), strict=True):
+            if value is not None and name is not None:
+                raw[name] = self._normalised(name, value)
+        try:
+            self.decode(raw)
+        except UnreadableItem as error:
+            raise InvalidRequest(str(error)) from None
+        return raw
+
+    def _normalised(self, name: str, value: object) -> Any:
+        try:
+            return values.normalise(value)
+        except InvalidRequest as error:
+            error.field = error.field or next(f for f, n in self.names.items() if n == name)
+            raise
+
+    def decode(self, raw: RawItem) -> Item:
+        """A stored item as its type."""
+        if self.key_only or not self._key_names <= raw.keys():
+            raw = {**self._key_parts(raw), **raw}
+        try:
+            return msgspec.convert(raw, self.item)
+        except msgspec.ValidationError as error:
+            where = [raw.get(key.name) for key in (self.table.pk, self.table.sk) if key]
+            name = self.item.__name__
+            raise UnreadableItem(f"{name} at {where} in {self.table.name}: {error}") from None
+
+    def _key_parts(self, raw: RawItem) -> dict[str, object]:
+        parts = self.pk.match(raw[self.table.pk.name]) or {}
+        if self.sk is not None and self.table.sk is not None:
+            parts |= self.sk.match(raw[self.table.sk.name]) or {}
+        return {self._encoded[field]: parts[field] for field in self.key_fields}
+
+    @cached_property
+    def packing(self) -> Packing:
+        return Packing(self)
+
+    def expiry(self, item: Item) -> object:
+        """The value of an item's TTL attribute."""
+        return None if self._ttl_field is None else getattr(item, self._ttl_field)
+
+    @cached_property
+    def field_types(self) -> dict[str, Any]:
+        return {field.name: field.type for field in msgspec.structs.fields(self.item)}
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        """The fields that an item cannot be read without."""
+        fields = msgspec.structs.fields(self.item)
+        return frozenset(field.name for field in fields if field.required)
+
+    @cached_property
+    def constants(self) -> dict[str, object]:
+        """The fields that can have one value only, such as a `kind`."""
+        found = {}
+        for field in msgspec.structs.fields(self.item):
+            if get_origin(field.type) is Literal and get_args(field.type) == (field.default,):
+                found[field.name] = field.default
+        return found
+
+
+def _getter(fields: tuple[str, ...]) -> Callable[[Item], Sequence[object]]:
+    """Reads several fields at once."""
+    if len(fields) > 1:
+        return attrgetter(*fields)
+    return lambda item: [getattr(item, field) for field in fields]
+
+
+def check_index_keys(table: Table, raw: RawItem) -> None:
+    """Refuse an index attribute of the wrong type, empty or too long."""
+    for index in table.indexes.values():
+        if index.pk.name in raw:
+            check_key(index.pk, raw[index.pk.name], MAX_PARTITION_BYTES)
+        if index.sk is not None and index.sk.name in raw:
+            check_key(index.sk, raw[index.sk.name], MAX_SORT_BYTES)
