@@ -15,8 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import boto3
 from botocore.config import Config
@@ -24,11 +23,14 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection as PynamoConnection
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
-
 from tests.support.dynamodb_local import free_port
+
 from waystation.relay.tables import Connection, main
 from waystation.store import key_of, values
 from waystation.store.dynamodb.tables import definition
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Make = Callable[[int], Connection]
 TABLE = "dev-ferryhook-main"

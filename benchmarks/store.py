@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.support import dynamodb_local
 
 from benchmarks.harness import Contender, Result, environment, measure, save
 from benchmarks.others import BotoTable, PynamoTable, RawSqlite, moto_server
-from tests.support import dynamodb_local
 from waystation.relay.tables import Connection, main
 from waystation.store import Put, Store, absent, open_store
 
@@ -125,12 +125,18 @@ async def embedded(folder: Path) -> list[Result]:
         results = [
             await measure(
                 "get",
-                [Contender("sqlite, raw", raw.get, 20_000), Contender("waystation", ours.get(), 20_000)],
+                [
+                    Contender("sqlite, raw", raw.get, 20_000),
+                    Contender("waystation", ours.get(), 20_000),
+                ],
                 ROUNDS,
             ),
             await measure(
                 "query of 25",
-                [Contender("sqlite, raw", raw.query, 2_000), Contender("waystation", ours.query(), 2_000)],
+                [
+                    Contender("sqlite, raw", raw.query, 2_000),
+                    Contender("waystation", ours.query(), 2_000),
+                ],
                 ROUNDS,
             ),
         ]
@@ -248,9 +254,9 @@ def report(
         "# The item store, measured",
         "",
         f"`make bench` on {where['cores']} cores, {where['system']} {where['machine']}, Python "
-        f"{where['python']}, {where['date']}; {ROUNDS} rounds, contenders interleaved in each. Rates "
-        "are medians; a ratio is the median of the ratios within the rounds. Absolute rates on such "
-        "a machine vary by half from run to run; ratios hold better.",
+        f"{where['python']}, {where['date']}; {ROUNDS} rounds, contenders interleaved in each. "
+        "Rates are medians; a ratio is the median of the ratios within the rounds. Absolute rates "
+        "on such a machine vary by half from run to run; ratios hold better.",
         "",
         "## Embedded, against raw SQLite with the same durability",
         "",
@@ -260,11 +266,11 @@ def report(
         "| operation | raw SQLite, per second | Waystation, per second | ratio |",
         "|---|---:|---:|---:|",
     ]
-    for r in local:
-        lines.append(
-            f"| {r.operation} | {r.rate('sqlite, raw'):,.0f} | {r.rate('waystation'):,.0f} "
-            f"| {r.ratio('waystation', 'sqlite, raw'):.2f} |"
-        )
+    lines += [
+        f"| {r.operation} | {r.rate('sqlite, raw'):,.0f} | {r.rate('waystation'):,.0f} "
+        f"| {r.ratio('waystation', 'sqlite, raw'):.2f} |"
+        for r in local
+    ]
     lines += [
         "",
         "## Against DynamoDB Local and moto, 32 callers",

@@ -26,14 +26,24 @@ def _aws_credentials() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def dynamodb_url() -> Iterator[str]:
-    """The endpoint of a DynamoDB Local that lives as long as the test run."""
+def _dynamodb_local() -> Iterator[str]:
     try:
         with dynamodb_local.running() as url:
             yield url
     except dynamodb_local.Unavailable as reason:
         missing("DynamoDB Local", str(reason))
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url() -> Iterator[str]:
+    """The endpoint of a DynamoDB Local that lives as long as the test run."""
+    yield from _dynamodb_local()
+
+
+@pytest.fixture
+def new_dynamodb_url() -> Iterator[str]:
+    """One to itself: adding an index never ends in one that already has tables with a TTL."""
+    yield from _dynamodb_local()
 
 
 @pytest.fixture

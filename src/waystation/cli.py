@@ -70,7 +70,11 @@ def _described(system: str, table: Table, env: str) -> dict[str, Any]:
         "ttl": table.ttl,
         "stream": table.stream,
         "items": [
-            {"type": spec.item.__name__, "pk": spec.pk.text, "sk": spec.sk.text if spec.sk else None}
+            {
+                "type": spec.item.__name__,
+                "pk": spec.pk.text,
+                "sk": spec.sk.text if spec.sk else None,
+            }
             for spec in table.specs
         ],
     }
@@ -83,8 +87,10 @@ def _told(system: str, table: Table, env: str) -> str:
     facts += ["stream"] if table.stream else []
     lines = [f"{described['name']}  ({', '.join([system, *facts])})"]
     width = max(len(item["type"]) for item in described["items"])
-    for item in described["items"]:
-        lines.append(f"  {item['type']:<{width}}  {item['pk']}  {item['sk'] or ''}".rstrip())
+    lines += [
+        f"  {item['type']:<{width}}  {item['pk']}  {item['sk'] or ''}".rstrip()
+        for item in described["items"]
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -55,9 +55,7 @@ async def opened(
 ) -> AsyncIterator[Store]:
     """An empty store. Tables on DynamoDB are made once and emptied after every test."""
     url, endpoint = engine
-    async with await open_store(
-        url, tables, env=env, clock=clock, endpoint_url=endpoint
-    ) as store:
+    async with await open_store(url, tables, env=env, clock=clock, endpoint_url=endpoint) as store:
         if endpoint is None:
             yield store
             return

@@ -161,7 +161,9 @@ async def test_number_keys_page_in_both_directions(store: Store) -> None:
                 Reading.query("s"), limit=2, after=after, reverse=reverse
             )
         )
-        assert [r.at for r in found] == sorted((Decimal(n) / 2 for n in range(-3, 4)), reverse=reverse)
+        assert [r.at for r in found] == sorted(
+            (Decimal(n) / 2 for n in range(-3, 4)), reverse=reverse
+        )
 
 
 async def test_binary_keys_sort_as_unsigned_bytes(store: Store) -> None:

@@ -84,7 +84,13 @@ async def test_get_user_by_email(seeds: Store) -> None:
 
 async def test_list_sources_for_user(seeds: Store) -> None:
     await seeds.batch_write(
-        puts=[user(), source("src_1"), source("src_2"), api_key("key_1", "h"), source("src_3", "u2")]
+        puts=[
+            user(),
+            source("src_1"),
+            source("src_2"),
+            api_key("key_1", "h"),
+            source("src_3", "u2"),
+        ]
     )
     found = await seeds.query(Source.query("usr_1"))
     assert [s.source_id for s in found.items] == ["src_1", "src_2"]

@@ -96,17 +96,13 @@ async def test_an_action_that_does_not_fit_its_item_undoes_everything(store: Sto
     assert await store.get(key_of(TWO)) is None
 
 
-async def test_a_token_makes_a_repetition_do_nothing(
-    store: Store, token: str
-) -> None:
+async def test_a_token_makes_a_repetition_do_nothing(store: Store, token: str) -> None:
     for _ in range(2):
         await store.transact(Update(key_of(ONE), add("a", 1)), token=token)
     assert await all_things(store) == [Thing("ann", "1", a=1)]
 
 
-async def test_a_token_may_not_be_used_for_something_else(
-    store: Store, token: str
-) -> None:
+async def test_a_token_may_not_be_used_for_something_else(store: Store, token: str) -> None:
     await store.transact(Put(Counter("c")), token=token)
     with pytest.raises(TokenReused):
         await store.transact(Put(Counter("d")), token=token)
@@ -120,9 +116,7 @@ async def test_a_token_has_1_to_36_characters(store: Store, token: str) -> None:
     assert refused.value.field == "token"
 
 
-async def test_a_cancelled_transaction_leaves_its_token_free(
-    store: Store, token: str
-) -> None:
+async def test_a_cancelled_transaction_leaves_its_token_free(store: Store, token: str) -> None:
     await store.put(ONE)
     with pytest.raises(TransactionCancelled):
         await store.transact(Put(TWO, when=exists()), token=token)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from waystation.aws.session import AwsSession
 
 _ATTEMPTS = 8
-_FIRST_WAIT = 0.025
+FIRST_WAIT = 0.025
 _LONGEST_WAIT = 2.0
 _RETRY_BUDGET = 500
 _RETRY_COST = 5
@@ -128,7 +128,7 @@ class AwsClient:
 
 def wait_before(attempt: int) -> float:
     """Seconds to wait before a further attempt: doubling, with jitter."""
-    longest: float = min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt)
+    longest: float = min(_LONGEST_WAIT, FIRST_WAIT * 2**attempt)
     return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret
 
 

@@ -15,9 +15,9 @@ from waystation.store.base import Store
 from waystation.store.expressions import Condition, absent, attr, exists, if_absent
 from waystation.store.feed import Change, ChangeFeed
 from waystation.store.items import Item, key_of
-from waystation.store.spec import Key
 from waystation.store.opening import open_store
 from waystation.store.queries import Page, Query, partition
+from waystation.store.spec import Key
 from waystation.store.tables import Index, KeyAttribute, Table
 from waystation.store.updates import (
     add,

@@ -152,33 +152,36 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
 def _resolve_changes(
     spec: Spec, action: Update[Any], condition: Condition | None
 ) -> tuple[Change, ...]:
-    changes = list(action.changes)
-    for change in changes:
+    for change in action.changes:
         field = change.path.parts[0]
         if field in spec.key_fields:
             raise InvalidRequest(f"{field} is part of the key and cannot change", field=str(field))
+    changes = list(action.changes)
     if spec.version is not None:
         changes.append(add(spec.version, 1))
-    may_create = evaluate.creates(changes)
+    creates = evaluate.creates(changes)
     if condition is not None:
-        may_create = may_create and evaluate.holds(condition, None)
+        creates = creates and evaluate.holds(condition, None)
     key_fields = _key_fields(action.key)
-    if may_create:
-        # A new item is complete only with its constants and what its key is made of.
-        keys = {key.name for key in spec.table.key_attributes()}
-        for field, value in (key_fields | spec.constants).items():
-            if field in spec.names and spec.names[field] not in keys:
-                changes.append(set_if_absent(field, value))
+    if creates:
+        changes += _completing(spec, key_fields)
     resolved = [change.resolve(spec) for change in changes]
     taken = {change.path.parts[0] for change in resolved}
     for templates in spec.indexes:
-        if made := _index_keys(templates, action.changes, key_fields):
-            resolved += [_index_change(n, v) for n, v in made.items() if n not in taken]
-        elif may_create and templates.fields <= key_fields.keys():
-            made = templates.render(key_fields)
-            resolved += [set_if_absent(Path((n,)), v) for n, v in made.items() if n not in taken]
+        made = _index_changes(templates, action.changes, key_fields, creates)
+        resolved += [change for change in made if change.path.parts[0] not in taken]
     check_overlaps(resolved)
     return tuple(resolved)
+
+
+def _completing(spec: Spec, key_fields: dict[str, object]) -> list[Change]:
+    """What makes a new item complete: its constants, and the fields that its key is made of."""
+    keys = {key.name for key in spec.table.key_attributes()}
+    return [
+        set_if_absent(field, value)
+        for field, value in (key_fields | spec.constants).items()
+        if field in spec.names and spec.names[field] not in keys
+    ]
 
 
 def _key_fields(key: Key[Any]) -> dict[str, object]:
@@ -189,35 +192,39 @@ def _key_fields(key: Key[Any]) -> dict[str, object]:
     return found
 
 
-def _index_keys(
-    templates: IndexTemplates, changes: tuple[Change, ...], key_fields: dict[str, object]
-) -> RawItem:
-    """The index attributes that must change along with the fields they are made of.
-
-    None means that the attribute goes, and the item leaves the index.
-    """
+def _index_changes(
+    templates: IndexTemplates,
+    changes: tuple[Change, ...],
+    key_fields: dict[str, object],
+    creates: bool,
+) -> list[Change]:
+    """What index keys must become along with the fields that they are made of."""
     touched = {str(change.path.parts[0]): change for change in changes}
     affected = templates.fields & touched.keys()
     if not affected:
-        return {}
-    fields: dict[str, object] = dict(key_fields)
+        if creates and templates.fields <= key_fields.keys():
+            made = templates.render(key_fields)
+            return [set_if_absent(Path((name,)), value) for name, value in made.items()]
+        return []
+    fields = dict(key_fields)
     for field in affected:
-        change = touched[field]
-        if isinstance(change, Remove):
-            fields[field] = None
-        elif isinstance(change, Assign) and isinstance(change.value, Constant):
-            fields[field] = change.value.value
-        else:
-            raise InvalidRequest(f"{field} is in index {templates.index.name}: set it to a value")
+        fields[field] = _new_value(templates, field, touched[field])
     names = [key.name for key in (templates.index.pk, templates.index.sk) if key]
     if None in fields.values():
-        return dict.fromkeys(names)
+        return [Remove(Path((name,))) for name in names]
     if missing := templates.fields - fields.keys():
-        name = sorted(missing)[0]
+        name = min(missing)
         raise InvalidRequest(f"index {templates.index.name} needs {name} too: set it", field=name)
-    return templates.render(fields)
+    made = templates.render(fields)
+    return [Assign(Path((name,)), Constant(made[name])) for name in names]
 
 
-def _index_change(name: str, value: object) -> Change:
-    place = Path((name,))
-    return Remove(place) if value is None else Assign(place, Constant(value))
+def _new_value(templates: IndexTemplates, field: str, change: Change) -> object:
+    """What a change makes of an index field; None when it goes."""
+    if isinstance(change, Remove):
+        return None
+    if isinstance(change, Assign) and isinstance(change.value, Constant):
+        return change.value.value
+    raise InvalidRequest(
+        f"{field} is in index {templates.index.name}: set it to a value", field=field
+    )

@@ -60,9 +60,7 @@ class Store(ABC):
     # Reading
 
     @abstractmethod
-    async def get(
-        self, key: Key[I], *, consistent: bool = True, expired: bool = False
-    ) -> I | None:
+    async def get(self, key: Key[I], *, consistent: bool = True, expired: bool = False) -> I | None:
         """One item, or None. `consistent=False` is cheaper on DynamoDB and may lag."""
 
     @abstractmethod

@@ -12,6 +12,7 @@ from waystation.store.expressions import (
     Condition,
     Constant,
     Every,
+    Function,
     IfAbsent,
     In,
     Joined,
@@ -20,7 +21,6 @@ from waystation.store.expressions import (
     Path,
     Size,
     Some,
-    Function,
 )
 from waystation.store.updates import Add, Assign, Change, Discard, Remove
 
@@ -100,7 +100,9 @@ class Expressions:
                 case Assign():
                     clauses.setdefault("SET", []).append(f"{place} = {self._operand(change.value)}")
                 case Add():
-                    clauses.setdefault("ADD", []).append(f"{place} {self.value(change.value.value)}")
+                    clauses.setdefault("ADD", []).append(
+                        f"{place} {self.value(change.value.value)}"
+                    )
                 case Discard():
                     members = self.value(change.value.value)
                     clauses.setdefault("DELETE", []).append(f"{place} {members}")

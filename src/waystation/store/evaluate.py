@@ -16,6 +16,7 @@ from waystation.store.expressions import (
     Condition,
     Constant,
     Every,
+    Function,
     IfAbsent,
     In,
     Joined,
@@ -24,7 +25,6 @@ from waystation.store.expressions import (
     Path,
     Size,
     Some,
-    Function,
 )
 from waystation.store.updates import Add, Assign, Change, Discard, Remove
 from waystation.store.values import RawItem, Value, same, type_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import msgspec
 
 from waystation.errors import InvalidRequest
-from waystation.store.values import normalise, type_of
+from waystation.store.values import TYPE_NAMES, normalise, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,9 @@ class Path(msgspec.Struct, frozen=True):
         field = self.parts[0]
         name = spec.names.get(str(field))
         if name is None:
-            raise InvalidRequest(f"{spec.item.__name__} has no stored field {field}", field=str(field))
+            raise InvalidRequest(
+                f"{spec.item.__name__} has no stored field {field}", field=str(field)
+            )
         return Path((name, *self.parts[1:]))
 
     def __str__(self) -> str:
@@ -274,7 +276,7 @@ class Function(Condition):
                 raise InvalidRequest("begins_with takes a text or a binary")
         if self.name == "attribute_type":
             assert self.argument is not None
-            if self.argument.value not in ("S N B BOOL NULL L M SS NS BS".split()):
+            if self.argument.value not in TYPE_NAMES:
                 raise InvalidRequest(f"{self.argument.value!r} is not the name of a type")
         return Function(self.name, self.path.resolve(spec), self.argument)
 

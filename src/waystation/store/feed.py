@@ -73,7 +73,7 @@ class ChangeFeed(ABC):
 
 
 def typed_changes(
-    table: Table, id: str, old: RawItem | None, new: RawItem | None, at: float, by_ttl: bool
+    table: Table, change_id: str, old: RawItem | None, new: RawItem | None, at: float, by_ttl: bool
 ) -> Iterator[Change]:
     """A stored change as typed ones.
 
@@ -84,12 +84,12 @@ def typed_changes(
     before, after = _typed(table, old), _typed(table, new)
     if expired and new is not None:
         if before is not None:
-            yield Change(id + "-expired", "remove", before, None, at, expired=True)
+            yield Change(change_id + "-expired", "remove", before, None, at, expired=True)
         before = None
     if after is not None:
-        yield Change(id, "modify" if before is not None else "insert", before, after, at)
+        yield Change(change_id, "modify" if before is not None else "insert", before, after, at)
     elif before is not None:
-        yield Change(id, "remove", before, None, at, expired=expired)
+        yield Change(change_id, "remove", before, None, at, expired=expired)
 
 
 def _typed(table: Table, raw: RawItem | None) -> Item | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from waystation.errors import InvalidRequest
 from waystation.store.sqlite.engine import SqliteStore
@@ -32,21 +32,18 @@ async def open_store(
     is absolute. The tables of an embedded store are created by opening it; those of DynamoDB by
     `ensure_tables` or by the deployment template.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        path = None if parts.netloc == ":memory:" else _path(url, unquote(parts.path))
+    if url == "sqlite://:memory:":
+        return SqliteStore(None, tables, env=env, clock=clock)
+    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        path = Path(unquote(url.removeprefix("sqlite:///")))
         return SqliteStore(path, tables, env=env, clock=clock)
-    if parts.scheme == "dynamodb":
+    if url.startswith("dynamodb://"):
         # Imported here so that an embedded store starts without the AWS client.
         from waystation.store.dynamodb.engine import DynamoStore
 
         return await DynamoStore.connect(
-            parts.netloc, tables, env=env, clock=clock, endpoint_url=endpoint_url
+            url.removeprefix("dynamodb://"), tables, env=env, clock=clock, endpoint_url=endpoint_url
         )
-    raise InvalidRequest(f"{url!r} is not a store: sqlite:///path or dynamodb://region", field="url")
-
-
-def _path(url: str, path: str) -> Path:
-    if len(path) < 2:
-        raise InvalidRequest(f"{url!r} names no file: sqlite:///waystation.db", field="url")
-    return Path(path[1:])
+    raise InvalidRequest(
+        f"{url!r} is not a store: sqlite:///path or dynamodb://region", field="url"
+    )

@@ -107,7 +107,9 @@ class Spec:
         self.indexes = [self._index(name, key) for name, key in indexes.items()]
         self.key_only = frozenset(key_only)
         self.version = version
-        self._encoded = dict(zip(item.__struct_fields__, item.__struct_encode_fields__, strict=True))
+        self._encoded = dict(
+            zip(item.__struct_fields__, item.__struct_encode_fields__, strict=True)
+        )
         self.names = {f: name for f, name in self._encoded.items() if f not in self.key_only}
         """Field to attribute name, for the fields that are stored."""
         self._ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
@@ -122,7 +124,9 @@ class Spec:
             raise DeclarationError(f"{self.item.__name__}: table {self.table.name} has no {name}")
         pk, sk = (key, None) if isinstance(key, str) else key
         if (sk is None) != (index.sk is None):
-            raise DeclarationError(f"{self.item.__name__}: index {name} and its key differ in shape")
+            raise DeclarationError(
+                f"{self.item.__name__}: index {name} and its key differ in shape"
+            )
         return IndexTemplates(index, Template(pk), None if sk is None else Template(sk))
 
     def _check(self) -> None:

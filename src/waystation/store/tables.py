@@ -24,7 +24,10 @@ class KeyAttribute:
         self.type = type
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyAttribute) and (self.name, self.type) == (other.name, other.type)
+        return isinstance(other, KeyAttribute) and (self.name, self.type) == (
+            other.name,
+            other.type,
+        )
 
     def __hash__(self) -> int:
         return hash((self.name, self.type))

@@ -92,13 +92,11 @@ class Template:
         """What every key that begins with these field values begins with."""
         text = self._literals[0]
         mark = self._mark
-        n = 0
-        for value in values:
+        for n, value in enumerate(values):
             # The usual part in one go; _part says what is wrong with the others.
             if type(value) is not str or not value.isascii() or not value or mark in value:
-                value = self._part(n, value)  # noqa: PLW2901
-            n += 1
-            text += value + self._literals[n]
+                value = self._part(n, value)
+            text += value + self._literals[n + 1]
         return text
 
     def bounds(self, values: Sequence[object], value: object) -> tuple[str, str]:

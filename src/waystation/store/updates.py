@@ -145,7 +145,9 @@ def check_overlaps(changes: Iterable[Change]) -> None:
         for other in taken:
             shorter = min(len(parts), len(other))
             if parts[:shorter] == other[:shorter]:
-                raise InvalidRequest(f"two changes overlap at {change.path}", field=str(change.path))
+                raise InvalidRequest(
+                    f"two changes overlap at {change.path}", field=str(change.path)
+                )
             if len(parts) >= shorter and _mixed(parts, other):
                 raise InvalidRequest(f"{change.path} is used as a list and as a map")
         taken.append(parts)

@@ -37,6 +37,9 @@ _TYPES: dict[type, str] = {
 }
 
 
+TYPE_NAMES = frozenset([*_TYPES.values(), "SS", "NS", "BS"])
+
+
 def type_of(value: Value) -> str:
     """DynamoDB's name for the type of a normalised value."""
     known = _TYPES.get(type(value))

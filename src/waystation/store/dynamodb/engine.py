@@ -99,9 +99,7 @@ class DynamoStore(Store):
 
     # Reading
 
-    async def get(
-        self, key: Key[I], *, consistent: bool = True, expired: bool = False
-    ) -> I | None:
+    async def get(self, key: Key[I], *, consistent: bool = True, expired: bool = False) -> I | None:
         table = self.table_name(key.spec.table)
         request = {
             "TableName": table,
@@ -250,9 +248,7 @@ class DynamoStore(Store):
     def _live(self, write: Write, old: RawItem | None, now: int) -> RawItem | None:
         return None if old is None or has_expired(write.key.spec.table, old, now) else old
 
-    async def _write_over_nothing(
-        self, write: Write, now: int
-    ) -> tuple[bool, RawItem | None]:
+    async def _write_over_nothing(self, write: Write, now: int) -> tuple[bool, RawItem | None]:
         """Carry out an update where no live item is: whether it worked, and the new item."""
         if not write.allows_absent():
             raise self._failed(write, None)

@@ -137,7 +137,9 @@ class DynamoFeed(ChangeFeed):
         if shard.iterator is None:
             shard.iterator = await self._iterator(shard)
         try:
-            answer = await self._call("GetRecords", {"ShardIterator": shard.iterator, "Limit": limit})
+            answer = await self._call(
+                "GetRecords", {"ShardIterator": shard.iterator, "Limit": limit}
+            )
         except AwsError as error:
             if error.code == _TRIMMED:
                 self.lost, shard.sequence = True, None

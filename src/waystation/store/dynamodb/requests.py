@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waystation.aws.client import is_throttling
 from waystation.errors import (
     AccessRefused,
     AwsError,
@@ -17,7 +18,6 @@ from waystation.errors import (
     TokenReused,
     TransactionConflict,
 )
-from waystation.aws.client import is_throttling
 from waystation.store.compile import Expressions
 from waystation.store.dynamodb.wire import item_to_wire, to_wire
 from waystation.store.expiry import IGNORED_AFTER, has_expired

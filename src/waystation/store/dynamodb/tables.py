@@ -104,9 +104,7 @@ def _check_keys(table: Table, name: str, found: dict[str, Any]) -> None:
             raise TableMismatch(f"table {name}: index {declared.name} has another key")
 
 
-async def _add_indexes(
-    store: DynamoStore, table: Table, name: str, found: dict[str, Any]
-) -> None:
+async def _add_indexes(store: DynamoStore, table: Table, name: str, found: dict[str, Any]) -> None:
     present = {index["IndexName"] for index in found.get("GlobalSecondaryIndexes", [])}
     for index in table.indexes.values():
         if index.name in present:

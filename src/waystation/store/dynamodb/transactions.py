@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from waystation.store.dynamodb.engine import DynamoStore
     from waystation.store.values import RawItem
 
-_ATTEMPTS = 12
+_ATTEMPTS = 10
 _REMEMBERED_TOKENS = 10_000
 _TOKEN_SECONDS = 600
 _VERBS = {"put": "Put", "update": "Update", "delete": "Delete", "check": "ConditionCheck"}

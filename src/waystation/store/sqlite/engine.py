@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.errors import InvalidRequest, StoreUnavailable
@@ -24,13 +23,14 @@ from waystation.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
 
     from waystation.clock import Clock
     from waystation.store.actions import Write
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
-    from waystation.store.spec import Key, Spec
     from waystation.store.queries import Query as AnyQuery
+    from waystation.store.spec import Key, Spec
     from waystation.store.sqlite.schema import Row
     from waystation.store.tables import Index, Table
     from waystation.store.values import RawItem
@@ -82,9 +82,7 @@ class SqliteStore(Store):
 
     # Reading
 
-    async def get(
-        self, key: Key[I], *, consistent: bool = True, expired: bool = False
-    ) -> I | None:
+    async def get(self, key: Key[I], *, consistent: bool = True, expired: bool = False) -> I | None:
         return self._get(key, expired)
 
     def _get(self, key: Key[I], expired: bool) -> I | None:

@@ -110,7 +110,7 @@ class RowWrites:
             failures.append(None)
             if write.kind == "update":
                 new = write.outcome(found.item)
-                row = None if new is None else layout.row(write.key, new)  # noqa: PLW2901
+                row = None if new is None else layout.row(write.key, new)
             steps.append((layout, write, found, row))
         if any(failures):
             raise cancelled([write for write, _ in pairs], failures)
@@ -118,7 +118,8 @@ class RowWrites:
             self._replace(connection, layout, write, found, row, now)
         if token is not None:
             connection.execute(
-                "INSERT OR REPLACE INTO waystation_tokens VALUES (?, ?, ?)", (token, fingerprint, now)
+                "INSERT OR REPLACE INTO waystation_tokens VALUES (?, ?, ?)",
+                (token, fingerprint, now),
             )
 
     def sweep(self, layout: Layout, now: int, limit: int, connection: sqlite3.Connection) -> int:

@@ -55,7 +55,9 @@ def trim(connection: sqlite3.Connection, *, now: int, limit: int) -> None:
         "SELECT seq, table_name FROM waystation_changes WHERE at<? ORDER BY at, seq LIMIT ?",
         (now - RETENTION_SECONDS, limit),
     ).fetchall()
-    connection.executemany("DELETE FROM waystation_changes WHERE seq=?", [(seq,) for seq, _ in rows])
+    connection.executemany(
+        "DELETE FROM waystation_changes WHERE seq=?", [(seq,) for seq, _ in rows]
+    )
     connection.executemany(
         "INSERT INTO waystation_trimmed VALUES (?2, ?1) "
         "ON CONFLICT (table_name) DO UPDATE SET seq=max(seq, excluded.seq)",

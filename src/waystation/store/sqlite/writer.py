@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from itertools import groupby
 from operator import attrgetter
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from waystation.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Awaitable, Callable, Iterable
 
 R = TypeVar("R")
@@ -60,7 +60,9 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closed = False
         if threaded:
-            self._thread = threading.Thread(target=self._work, name="waystation-writer", daemon=True)
+            self._thread = threading.Thread(
+                target=self._work, name="waystation-writer", daemon=True
+            )
             self._thread.start()
 
     def run(self, work: Callable[[sqlite3.Connection], R]) -> Awaitable[R]:

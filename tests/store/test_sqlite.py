@@ -1,0 +1,308 @@
+"""What only the embedded engine does: files, processes, sweeping, backups."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.model import TABLES, Counter, Thing, things
+from waystation.clock import ManualClock
+from waystation.errors import (
+    InvalidRequest,
+    NewerFormat,
+    StoreError,
+    StoreUnavailable,
+    TableMismatch,
+)
+from waystation.store import Index, Item, Store, Table, add, open_store
+from waystation.store.sqlite.engine import SqliteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+async def opened(file: Path, clock: ManualClock | None = None) -> SqliteStore:
+    store = await open_store(f"sqlite:///{file}", TABLES, clock=clock or ManualClock())
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+async def test_items_survive_closing(file: Path) -> None:
+    async with await opened(file) as store:
+        await store.put(Thing("ann", "1", a=1))
+    async with await opened(file) as store:
+        assert await store.get(Thing.key("ann", "1")) == Thing("ann", "1", a=1)
+
+
+async def test_closing_finishes_what_was_accepted(file: Path) -> None:
+    store = await opened(file)
+    writes = [asyncio.ensure_future(store.put(Thing("ann", str(n)))) for n in range(50)]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*writes)
+    async with await opened(file) as store:
+        assert await store.count(Thing.query("ann")) == 50
+
+
+async def test_a_closed_store_refuses_writes(file: Path) -> None:
+    store = await opened(file)
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.put(Thing("ann", "1"))
+
+
+async def test_a_write_whose_caller_has_gone_stands(file: Path) -> None:
+    async with await opened(file) as store:
+        write = asyncio.ensure_future(store.put(Thing("ann", "1")))
+        await asyncio.sleep(0)
+        write.cancel()
+        await asyncio.gather(write, return_exceptions=True)
+        await store.put(Thing("ann", "2"))
+        assert await store.get(Thing.key("ann", "1")) is not None
+
+
+async def test_more_writers_than_may_wait_all_get_through(file: Path) -> None:
+    async with await opened(file) as store:
+        await asyncio.gather(*(store.put(Thing("ann", f"{n:05d}")) for n in range(6000)))
+        assert await store.count(Thing.query("ann")) == 6000
+
+
+async def test_several_stores_on_one_file_see_each_other(file: Path) -> None:
+    async with await opened(file) as one, await opened(file) as two:
+        await one.put(Thing("ann", "1"))
+        assert await two.get(Thing.key("ann", "1")) is not None
+
+
+_COUNTING = """
+import asyncio, sys
+from pathlib import Path
+from tests.contract.model import TABLES, Counter
+from waystation.store import add, open_store
+
+async def main():
+    async with await open_store(f"sqlite:///{sys.argv[1]}", TABLES) as store:
+        await asyncio.gather(*(
+            store.update(Counter.key("shared"), add("total", 1)) for _ in range(200)
+        ))
+
+asyncio.run(main())
+"""
+
+
+async def test_several_processes_count_exactly(file: Path) -> None:
+    processes = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", _COUNTING, str(file))
+        for _ in range(4)
+    ]
+    try:
+        assert await asyncio.gather(*(process.wait() for process in processes)) == [0, 0, 0, 0]
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    async with await opened(file) as store:
+        found = await store.get(Counter.key("shared"))
+        assert found is not None
+        assert found.total == 800
+
+
+async def test_a_newer_file_is_refused(file: Path) -> None:
+    async with await opened(file):
+        pass
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(NewerFormat, match="99"):
+        await opened(file)
+
+
+async def test_a_file_that_is_something_else_is_refused(file: Path) -> None:
+    file.write_bytes(b"this is no database at all, " * 100)
+    with pytest.raises(StoreError):
+        await opened(file)
+
+
+async def test_a_table_with_another_key_is_refused(file: Path) -> None:
+    async with await opened(file):
+        pass
+    changed = Table("things", pk="PK", sk="OTHER")
+    with pytest.raises(TableMismatch, match="things"):
+        await open_store(f"sqlite:///{file}", [changed])
+
+
+async def test_a_new_index_covers_old_items(file: Path) -> None:
+    before = Table("events", pk="PK")
+
+    class Before(Item, table=before, pk="{event_id}", rename={"event_id": "PK", "kind": "kind"}):
+        event_id: str
+        kind: str
+
+    after = Table("events", pk="PK", indexes=[Index("by_kind", pk="kind")])
+
+    class After(
+        Item,
+        table=after,
+        pk="{event_id}",
+        indexes={"by_kind": "{kind}"},
+        rename={"event_id": "PK", "kind": "kind"},
+    ):
+        event_id: str
+        kind: str
+
+    async with await open_store(f"sqlite:///{file}", [before]) as store:
+        await store.put(Before("1", "red"))
+        await store.put(Before("2", "blue"))
+    async with await open_store(f"sqlite:///{file}", [after]) as store:
+        await store.put(After("3", "red"))
+        found = await store.query(After.query("red", index="by_kind"))
+        assert [item.event_id for item in found.items] == ["1", "3"]
+
+
+async def test_environments_share_a_file_without_mixing(file: Path) -> None:
+    url = f"sqlite:///{file}"
+    async with (
+        await open_store(url, TABLES, env="dev") as dev,
+        await open_store(url, TABLES, env="prod") as prod,
+    ):
+        await dev.put(Thing("ann", "1"))
+        assert await prod.get(Thing.key("ann", "1")) is None
+
+
+async def test_sweeping_removes_expired_items_in_bounded_batches(file: Path) -> None:
+    clock = ManualClock()
+    async with await opened(file, clock) as store:
+        expires = store.now() + 5
+        await store.batch_write(
+            puts=[Thing("ann", str(n), label="x", expires_at=expires) for n in range(25)]
+        )
+        await store.put(Thing("ann", "alive"))
+        clock.advance(5)
+        assert [await store.sweep(limit=10) for _ in range(4)] == [10, 10, 5, 0]
+        left = await store.query(Thing.query("ann"), expired=True)
+        assert list(left.items) == [Thing("ann", "alive")]
+
+
+async def test_sweeping_leaves_ttls_of_long_ago(file: Path) -> None:
+    async with await opened(file) as store:
+        await store.put(Thing("ann", "1", expires_at=1))
+        assert await store.sweep() == 0
+
+
+async def test_a_swept_item_is_in_the_feed_as_expired(file: Path) -> None:
+    clock = ManualClock()
+    async with await opened(file, clock) as store:
+        thing = Thing("ann", "1", expires_at=store.now() + 5)
+        await store.put(thing)
+        clock.advance(5)
+        await store.sweep()
+        inserted, removed = await store.changes(things, "test").read()
+        assert (inserted.kind, inserted.new) == ("insert", thing)
+        assert (removed.kind, removed.old, removed.expired) == ("remove", thing, True)
+
+
+async def test_a_feed_says_when_changes_went_unread_for_too_long(file: Path) -> None:
+    clock = ManualClock()
+    async with await opened(file, clock) as store:
+        await store.put(Thing("ann", "1"))
+        feed = store.changes(things, "test")
+        await feed.read()
+        await feed.commit()
+        await store.put(Thing("ann", "2"))
+        clock.advance(25 * 3600)
+        await store.sweep()
+        behind = store.changes(things, "test")
+        assert await behind.read() == []
+        assert behind.lost
+        newcomer = store.changes(things, "newcomer")
+        await newcomer.read()
+        assert not newcomer.lost
+
+
+async def test_a_token_is_forgotten_after_ten_minutes(file: Path) -> None:
+    from waystation.store import Update
+
+    clock = ManualClock()
+    async with await opened(file, clock) as store:
+        for _ in range(2):
+            await store.transact(Update(Counter.key("c"), add("total", 1)), token="t")
+            clock.advance(601)
+            await store.sweep()
+        found = await store.get(Counter.key("c"))
+        assert found is not None
+        assert found.total == 2
+
+
+async def test_a_backup_is_whole_though_writes_go_on(file: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    async with await opened(file) as store:
+        await store.batch_write(puts=[Thing("ann", f"{n:04d}", a="x" * 500) for n in range(2000)])
+        stop = asyncio.Event()
+
+        async def keep_writing() -> None:
+            n = 0
+            while not stop.is_set():
+                await store.put(Thing("bob", f"{n:06d}"))
+                n += 1
+
+        writing = asyncio.ensure_future(keep_writing())
+        try:
+            await store.backup(copy)
+        finally:
+            stop.set()
+            await writing
+    async with await opened(copy) as restored:
+        assert await restored.count(Thing.query("ann")) == 2000
+        bob = [item.thing_id async for item in restored.iterate(Thing.query("bob"))]
+        assert bob == [f"{n:06d}" for n in range(len(bob))]
+    assert not copy.with_name("copy.db.partial").exists()
+
+
+async def test_a_failed_backup_says_so_and_leaves_nothing(file: Path, tmp_path: Path) -> None:
+    async with await opened(file) as store:
+        with pytest.raises(StoreUnavailable):
+            await store.backup(tmp_path / "missing" / "copy.db")
+
+
+async def test_memory_has_no_backup(tmp_path: Path) -> None:
+    async with await open_store("sqlite://:memory:", TABLES) as store:
+        assert isinstance(store, SqliteStore)
+        with pytest.raises(InvalidRequest):
+            await store.backup(tmp_path / "copy.db")
+
+
+async def test_a_write_that_the_disk_refuses_is_reported_and_the_store_goes_on(file: Path) -> None:
+    async with await opened(file) as store:
+        await store.put(Thing("ann", "1"))
+        pages = store._reader.execute("PRAGMA page_count").fetchone()[0]
+        await store._writer.run(lambda c: c.execute(f"PRAGMA max_page_count={pages + 2}") and None)
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.put(Thing("ann", "2", a="x" * 300_000))
+        assert await store.get(Thing.key("ann", "2")) is None
+        await store.update(Thing.key("ann", "1"), add("a", 1))
+        assert await store.get(Thing.key("ann", "1")) == Thing("ann", "1", a=1)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///", "mysql://x", "waystation.db", "sqlite:relative"]
+)
+async def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await open_store(url, TABLES)
+    assert refused.value.field == "url"
+
+
+async def test_a_table_that_the_store_was_not_opened_with_is_refused() -> None:
+    store: Store
+    async with await open_store("sqlite://:memory:", [things]) as store:
+        with pytest.raises(InvalidRequest, match="counters"):
+            await store.get(Counter.key("c"))
