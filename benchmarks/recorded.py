@@ -10,9 +10,12 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class _Answering(asyncio.Protocol):
@@ -36,9 +39,9 @@ class _Answering(asyncio.Protocol):
             self._transport.write(self._answers[operation])
 
 
-async def _serve(file: str) -> None:
+async def _serve(recorded: str) -> None:
     answers = {}
-    for operation, body in json.loads(Path(file).read_text()).items():
+    for operation, body in json.loads(recorded).items():
         head = (
             "HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\n"
             f"Content-Length: {len(body.encode())}\r\n\r\n"
@@ -70,4 +73,4 @@ def recorded_endpoint(answers: dict[str, str], folder: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1]))
+    asyncio.run(_serve(Path(sys.argv[1]).read_text()))

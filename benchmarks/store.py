@@ -265,7 +265,7 @@ async def recorded_answers() -> dict[str, str]:
             answers = {"PutItem": "{}", "TransactWriteItems": "{}"}
             key = item_to_wire(key_of(item(1)).attributes())
             table = store.table_name(main)
-            for operation, request in {
+            asked: dict[str, dict[str, Any]] = {
                 "DescribeTable": {},
                 "GetItem": {"Key": key},
                 "Query": {
@@ -273,7 +273,8 @@ async def recorded_answers() -> dict[str, str]:
                     "ExpressionAttributeValues": {":pk": key["PK"]},
                     "Limit": 25,
                 },
-            }.items():
+            }
+            for operation, request in asked.items():
                 got = await store.call(operation, {"TableName": table, **request}, table=table)
                 answers[operation] = msgspec.json.encode(got).decode()
             return answers
@@ -346,7 +347,8 @@ def report(
         "## Against DynamoDB Local and moto, 32 callers",
         "",
         "boto3 and PynamoDB run in 32 threads. CPU is this process's, the client's share, for an "
-        "operation. moto answers concurrent transactions with internal errors and is left out there.",
+        "operation. moto answers concurrent transactions with internal errors; it is left out "
+        "there.",
         "",
         "| operation | contender | per second | client CPU | Waystation on SQLite is faster by |",
         "|---|---|---:|---:|---:|",
@@ -360,7 +362,7 @@ def report(
             )
     lines += [
         "",
-        "Our DynamoDB client against boto3, both on DynamoDB Local, which is what limits the writes:",
+        "Our DynamoDB client against boto3, both on DynamoDB Local, which limits the writes:",
         "",
         "| operation | throughput | client CPU |",
         "|---|---:|---:|",

@@ -37,6 +37,8 @@ _THROTTLING = frozenset(
         "RequestThrottled",
         "RequestThrottledException",
         "TooManyRequestsException",
+        "LimitExceededException",
+        "TransactionConflictException",
         "TransactionInProgressException",
     }
 )
@@ -71,15 +73,19 @@ class AwsClient:
         body = encode(request)
         attempt = 0
         corrected = False
+        lost = False
         while True:
             try:
                 answer = await self._attempt(operation, body)
             except AwsError as error:
                 attempt += 1
+                retry = self._retry(error, attempt, repeatable)
+                # One attempt without an answer leaves the outcome open, whatever came after.
+                lost = error.unknown = lost or error.unknown
                 if error.code in _SKEWED and "date" in error.details and not corrected:
                     corrected = True
                     self._correct_clock(error.details["date"])
-                elif not self._retry(error, attempt, repeatable):
+                elif not retry:
                     raise
                 else:
                     await asyncio.sleep(wait_before(attempt))
@@ -88,6 +94,8 @@ class AwsClient:
                 return answer
 
     async def _attempt(self, operation: str, body: bytes) -> bytes:
+        if self._session.http.closed:
+            raise AwsError("Closed", "the store is closed")
         credentials = await self._session.credentials()
         headers = self._signer.headers(
             credentials,

@@ -16,6 +16,7 @@ from waystation.store.updates import (
     check_overlaps,
     set_if_absent,
 )
+from waystation.store.values import check_depth
 
 if TYPE_CHECKING:
     from waystation.store.items import Item
@@ -76,7 +77,7 @@ class Write:
     somebody asks.
     """
 
-    __slots__ = ("_item", "changes", "condition", "key", "kind", "source")
+    __slots__ = ("_item", "changes", "condition", "creates", "key", "kind", "source")
 
     def __init__(
         self,
@@ -86,8 +87,11 @@ class Write:
         *,
         changes: tuple[Change, ...] = (),
         source: Item | None = None,
+        creates: bool = False,
     ) -> None:
         self.kind = kind
+        self.creates = creates
+        """Whether the write makes an item of nothing."""
         self.key = key
         self.condition = condition
         self.changes = changes
@@ -104,10 +108,6 @@ class Write:
                 self._item[spec.names[spec.version]] = getattr(self.source, spec.version) + 1
         return self._item
 
-    def creates(self) -> bool:
-        """Whether the write can make an item of nothing."""
-        return self.kind == "put" or (self.kind == "update" and evaluate.creates(self.changes))
-
     def allows_absent(self) -> bool:
         """Whether the condition holds for an item that is not there."""
         return self.condition is None or evaluate.holds(self.condition, None)
@@ -120,9 +120,11 @@ class Write:
             return old
         if self.kind == "delete":
             return None
+        if old is None and not self.creates:
+            return None
         new = evaluate.changed(self.changes, old, self.key.attributes())
-        if new is not None:
-            check_index_keys(self.key.spec.table, new)
+        check_index_keys(self.key.spec.table, new)
+        check_depth(new)
         return new
 
 
@@ -134,7 +136,8 @@ def prepare(action: Action) -> Write:
     condition = action.when.resolve(spec) if action.when is not None else None
     if isinstance(action, Update):
         changes = _resolve_changes(spec, action, condition)
-        return Write("update", action.key, condition, changes=changes)
+        creates = evaluate.creates(action.changes)
+        return Write("update", action.key, condition, changes=changes, creates=creates)
     return Write("check" if isinstance(action, Check) else "delete", action.key, condition)
 
 
@@ -146,7 +149,7 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
         written = attr(spec.version) == seen if seen else absent()
         unchanged = written.resolve(spec)
         condition = unchanged if condition is None else condition & unchanged
-    return Write("put", spec.key_of(item), condition, source=item)
+    return Write("put", spec.key_of(item), condition, source=item, creates=True)
 
 
 def _resolve_changes(
@@ -159,19 +162,32 @@ def _resolve_changes(
     changes = list(action.changes)
     if spec.version is not None:
         changes.append(add(spec.version, 1))
-    creates = evaluate.creates(changes)
+    may_create = evaluate.creates(action.changes)
     if condition is not None:
-        creates = creates and evaluate.holds(condition, None)
-    key_fields = _key_fields(action.key)
-    if creates:
+        may_create = may_create and evaluate.holds(condition, None)
+    key_fields = spec.key_parts(action.key.pk, action.key.sk)
+    if may_create:
         changes += _completing(spec, key_fields)
+        _check_complete(spec, changes)
     resolved = [change.resolve(spec) for change in changes]
     taken = {change.path.parts[0] for change in resolved}
+    taken |= {key.name for key in (spec.table.pk, spec.table.sk) if key}
     for templates in spec.indexes:
-        made = _index_changes(templates, action.changes, key_fields, creates)
-        resolved += [change for change in made if change.path.parts[0] not in taken]
+        for change in _index_changes(spec, templates, action.changes, key_fields, may_create):
+            if change.path.parts[0] not in taken:
+                taken.add(change.path.parts[0])
+                resolved.append(change)
     check_overlaps(resolved)
     return tuple(resolved)
+
+
+def _check_complete(spec: Spec, changes: list[Change]) -> None:
+    """Refuse an update that could create an item which cannot be read back."""
+    covered = {str(c.path.parts[0]) for c in changes if len(c.path.parts) == 1}
+    if missing := spec.required - covered - set(spec.key_fields):
+        name = min(missing)
+        what = f"if this creates a {spec.item.__name__}, {name} is missing"
+        raise InvalidRequest(f"{what}: set it, or say when=exists()", field=name)
 
 
 def _completing(spec: Spec, key_fields: dict[str, object]) -> list[Change]:
@@ -184,15 +200,8 @@ def _completing(spec: Spec, key_fields: dict[str, object]) -> list[Change]:
     ]
 
 
-def _key_fields(key: Key[Any]) -> dict[str, object]:
-    spec = key.spec
-    found = dict(spec.pk.match(key.pk) or {})
-    if spec.sk is not None and key.sk is not None:
-        found |= spec.sk.match(key.sk) or {}
-    return found
-
-
 def _index_changes(
+    spec: Spec,
     templates: IndexTemplates,
     changes: tuple[Change, ...],
     key_fields: dict[str, object],
@@ -211,7 +220,9 @@ def _index_changes(
         fields[field] = _new_value(templates, field, touched[field])
     names = [key.name for key in (templates.index.pk, templates.index.sk) if key]
     if None in fields.values():
-        return [Remove(Path((name,))) for name in names]
+        # An index key that is a field itself goes or stays with the field.
+        stored = spec.names.values()
+        return [Remove(Path((name,))) for name in names if name not in stored]
     if missing := templates.fields - fields.keys():
         name = min(missing)
         raise InvalidRequest(f"index {templates.index.name} needs {name} too: set it", field=name)

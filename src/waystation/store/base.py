@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -35,6 +36,7 @@ I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
 
 Returning = Literal["old", "new"]
 MAX_ACTIONS = 100
+MAX_LIMIT = 2**31 - 1
 
 
 class Store(ABC):
@@ -117,6 +119,7 @@ class Store(ABC):
             )
             for item in page.items:
                 yield item
+            await asyncio.sleep(0)  # the embedded engine reads without ever waiting
             cursor = page.cursor
             if cursor is None:
                 return
@@ -273,8 +276,8 @@ def _count_version(item: Item) -> None:
 
 def check_page(query: Query[Any] | None, limit: int | None, consistent: bool | None) -> None:
     """Refuse a page that no engine could give."""
-    if limit is not None and limit < 1:
-        raise InvalidRequest("limit must be at least 1", field="limit")
+    if limit is not None and not 0 < limit <= MAX_LIMIT:
+        raise InvalidRequest(f"limit must be from 1 to {MAX_LIMIT}", field="limit")
     if consistent and query is not None and query.index is not None:
         raise InvalidRequest("an index cannot be read consistently", field="consistent")
 

@@ -138,10 +138,8 @@ def creates(changes: Sequence[Change]) -> bool:
     return not changes or not all(isinstance(change, Remove | Discard) for change in changes)
 
 
-def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> RawItem | None:
-    """The item after an update; None where the update creates nothing."""
-    if old is None and not creates(changes):
-        return None
+def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> RawItem:
+    """The item after an update of an item, or of nothing."""
     before = _NO_ITEM if old is None else old
     after: RawItem = {**key} if old is None else copy.deepcopy(old)
     removed: list[Path] = []
@@ -187,7 +185,7 @@ def _value(source: Operand, before: RawItem) -> Value:
             left, right = _value(source.left, before), _value(source.right, before)
             if type_of(left) != "N" or type_of(right) != "N":
                 raise InvalidRequest(f"{source.op} calculates with numbers only")
-            return numbers.add(left, right if source.op == "+" else -right)
+            return numbers.add(left, right if source.op == "+" else numbers.negate(right))
         case Joined():
             left, right = _value(source.left, before), _value(source.right, before)
             if type_of(left) != "L" or type_of(right) != "L":

@@ -56,8 +56,10 @@ class Path(msgspec.Struct, frozen=True):
 
 def path(*parts: Segment) -> Path:
     """A path from one text such as `a.b[0]`, or from separate parts taken literally."""
-    if not parts or (len(parts) == 1 and not isinstance(parts[0], str)) or "" in parts:
+    if not parts or not isinstance(parts[0], str) or "" in parts:
         raise InvalidRequest("a path starts with a field name")
+    if any(not isinstance(part, str) and (type(part) is not int or part < 0) for part in parts):
+        raise InvalidRequest("a path goes on with names and positions from 0 on")
     if len(parts) > 1:
         return Path(parts)
     text = str(parts[0])

@@ -63,6 +63,11 @@ def add(left: Number, right: Number) -> Number:
     return _canonical_decimal(Decimal((sign, tuple(map(int, str(abs(total)))), exponent)))
 
 
+def negate(value: Number) -> Number:
+    """Exact: the minus sign would round a Decimal to its context."""
+    return value.copy_negate() if isinstance(value, Decimal) else -value
+
+
 def _exponent(value: Number) -> int:
     exponent = Decimal(value).as_tuple().exponent
     assert isinstance(exponent, int)

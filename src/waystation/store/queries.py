@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -96,7 +95,9 @@ class Query(Generic[T_co]):
         """Whether every item found must be of the one type asked for."""
         if len(self.specs) > 1:
             return False
-        return len(self.table.specs) == 1 or (self.range is not None and self._prefix() != "")
+        if self._template is None and self.sk_attribute is not None and len(self.table.specs) > 1:
+            return False  # a whole partition, whatever it holds
+        return all(rival.match(self.pk) is None for rival in self.specs[0].rivals(self.index))
 
     def between(self, low: object, high: object) -> Query[T_co]:
         """From `low` to `high`, both included."""
@@ -120,8 +121,10 @@ class Query(Generic[T_co]):
         first, _ = self._bounds(value)
         return self._up_to("<", first)
 
-    def begins_with(self, prefix: str) -> Query[T_co]:
-        """Those whose next field begins with a text."""
+    def begins_with(self, prefix: str | bytes) -> Query[T_co]:
+        """Those whose next field begins with a text, or with bytes where the key is binary."""
+        if isinstance(prefix, bytes):
+            return self._ranged(SortRange("begins_with", prefix))
         return self._ranged(SortRange("begins_with", self._prefix() + prefix))
 
     def _from(self, op: Literal[">", ">="], low: KeyValue) -> Query[T_co]:
@@ -209,6 +212,8 @@ def encode_cursor(table: Table, index: Index | None, last: RawItem) -> str:
     names = [key.name for key in (table.pk, table.sk) if key]
     if index is not None:
         names += [key.name for key in (index.pk, index.sk) if key]
+    if missing := [name for name in names if name not in last]:
+        raise InvalidRequest(f"the item is not in this query: it has no {missing[0]}")
     packed = values.pack({name: last[name] for name in names})
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
@@ -221,11 +226,11 @@ def decode_cursor(table: Table, index: Index | None, cursor: str, pk: KeyValue |
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         found = values.unpack(base64.b64decode(padded, altchars=b"-_", validate=True))
-        if not isinstance(found, dict) or found.keys() != wanted.keys():
+        if found.keys() != wanted.keys():
             raise InvalidCursor("the cursor belongs to another table or index")
         for name, attribute in wanted.items():
             check_key(attribute, found[name], MAX_PARTITION_BYTES)
-    except (ValueError, binascii.Error, msgspec.DecodeError, InvalidRequest) as error:
+    except (ValueError, ArithmeticError, msgspec.MsgspecError, InvalidRequest) as error:
         raise InvalidCursor(f"the cursor is not one of ours: {error}", field="cursor") from None
     own = table.pk.name if index is None else index.pk.name
     if pk is not None and found[own] != pk:

@@ -114,6 +114,7 @@ class Spec:
         """Field to attribute name, for the fields that are stored."""
         self._ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
         self._attributes = [self.names.get(field) for field in item.__struct_fields__]
+        self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self._parts_of = _getter(self.key_fields)
         self._check()
         self._key_names = {self._encoded[field] for field in self.key_fields}
@@ -181,6 +182,28 @@ class Spec:
             made.update(templates.render({f: getattr(item, f) for f in templates.fields}))
         return made
 
+    def rivals(self, index: Index | None) -> list[Template]:
+        """The partition keys of other types whose sort keys may lie among this type's."""
+        known = (index.name if index else None, len(self.table.specs))
+        if known not in self._rivals:
+            mine = self._templates(index)
+            found = []
+            for other in self.table.specs:
+                theirs = None if other is self else other._templates(index)
+                if mine and theirs and _may_mix(mine[1], theirs[1]):
+                    found.append(theirs[0])
+            self._rivals[known] = found
+        return self._rivals[known]
+
+    def _templates(self, index: Index | None) -> tuple[Template, Template | None] | None:
+        """The templates that this type's keys are made by, if it is in the index."""
+        if index is None:
+            return self.pk, self.sk
+        for templates in self.indexes:
+            if templates.index is index:
+                return templates.pk, templates.sk
+        return None
+
     def matches(self, item: RawItem) -> bool:
         """Whether a stored item was made by this type's templates."""
         if self.pk.match(item[self.table.pk.name]) is None:
@@ -208,20 +231,35 @@ class Spec:
 
     def decode(self, raw: RawItem) -> Item:
         """A stored item as its type."""
-        if self.key_only or not self._key_names <= raw.keys():
-            raw = {**self._key_parts(raw), **raw}
         try:
+            if self.key_only or not self._key_names <= raw.keys():
+                sk = None if self.table.sk is None else raw[self.table.sk.name]
+                parts = self.key_parts(raw[self.table.pk.name], sk)
+                raw = {**{self._encoded[field]: value for field, value in parts.items()}, **raw}
             return msgspec.convert(raw, self.item)
         except msgspec.ValidationError as error:
             where = [raw.get(key.name) for key in (self.table.pk, self.table.sk) if key]
             name = self.item.__name__
             raise UnreadableItem(f"{name} at {where} in {self.table.name}: {error}") from None
 
-    def _key_parts(self, raw: RawItem) -> dict[str, object]:
-        parts = self.pk.match(raw[self.table.pk.name]) or {}
-        if self.sk is not None and self.table.sk is not None:
-            parts |= self.sk.match(raw[self.table.sk.name]) or {}
-        return {self._encoded[field]: parts[field] for field in self.key_fields}
+    def key_parts(self, pk: KeyValue, sk: KeyValue | None) -> dict[str, object]:
+        """The fields that a key is made of; UnreadableItem when it is not one of this type's."""
+        parts = self.pk.match(pk)
+        if parts is not None and self.sk is not None and sk is not None:
+            sk_parts = self.sk.match(sk)
+            parts = None if sk_parts is None else parts | sk_parts
+        if parts is None:
+            raise UnreadableItem(f"({pk!r}, {sk!r}) is not a key of {self.item.__name__}")
+        for field, kind in self._parsed.items():
+            parts[field] = msgspec.convert(parts[field], kind, strict=False)
+        return parts
+
+    @cached_property
+    def _parsed(self) -> dict[str, Any]:
+        """The key fields that are not texts, and so must be parsed out of a text key."""
+        plain = {f for t in (self.pk, self.sk) if t and t.plain for f in t.fields}
+        wanted = set(self.key_fields) - plain
+        return {f: kind for f, kind in self.field_types.items() if f in wanted and kind is not str}
 
     @cached_property
     def packing(self) -> Packing:
@@ -249,6 +287,14 @@ class Spec:
             if get_origin(field.type) is Literal and get_args(field.type) == (field.default,):
                 found[field.name] = field.default
         return found
+
+
+def _may_mix(one: Template | None, other: Template | None) -> bool:
+    """Whether some key of one template may begin as all keys of the other do."""
+    if one is None or other is None:
+        return True
+    mine, theirs = one.prefix(()), other.prefix(())
+    return mine.startswith(theirs) or theirs.startswith(mine)
 
 
 def _getter(fields: tuple[str, ...]) -> Callable[[Item], Sequence[object]]:

@@ -67,6 +67,8 @@ class Table:
         self.stream = stream
         self.specs: list[Spec] = []
         """The item types declared on this table, in order of declaration."""
+        if ttl in {key.name for key in self.key_attributes()}:
+            raise DeclarationError(f"table {name}: the TTL attribute cannot be a key")
         if len(self.indexes) != len(indexes):
             raise DeclarationError(f"table {name}: two indexes have one name")
         types = {key.name: key for key in self.key_attributes()}

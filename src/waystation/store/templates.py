@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from waystation.errors import DeclarationError, InvalidKey, InvalidRequest
@@ -20,6 +21,8 @@ KeyValue = str | int | Decimal | bytes
 SEPARATORS = "#:|/"
 LAST = "\U0010ffff"
 """Sorts after every key part; refused inside one, so that it can end a range exactly."""
+
+_PADDED = re.compile(r"0[1-9]\d*d")
 
 MAX_PARTITION_BYTES = 2048
 MAX_SORT_BYTES = 1024
@@ -59,6 +62,8 @@ class Template:
                 continue
             if not field.isidentifier():
                 raise DeclarationError(f"key template {text!r}: {field!r} is not a field name")
+            if spec and not _PADDED.fullmatch(spec):
+                raise DeclarationError(f"key template {text!r}: {spec!r} is not like 010d")
             self._literals.append(literal)
             self._specs.append(spec or "")
             fields.append(field)
@@ -66,8 +71,9 @@ class Template:
         self._literals.append(tail)
         self.plain = self._literals == ["", ""] and not self._specs[0]
         self._separators = [c for c in SEPARATORS if any(c in part for part in self._literals)]
-        # With one separator a quick look finds it; with several every part is looked at closely.
-        self._mark = self._separators[0] if len(self._separators) == 1 else ""
+        # With one separator a quick look finds it; otherwise every part is looked at closely.
+        quick = len(self._separators) == 1 and not any(self._specs)
+        self._mark = self._separators[0] if quick else ""
         self.pattern = self._compile()
 
     def _compile(self) -> re.Pattern[str]:
@@ -120,7 +126,9 @@ class Template:
             return None
         values: dict[str, object] = {}
         for field, spec, text in zip(self.fields, self._specs, found.groups(), strict=True):
-            values[field] = int(text) if spec.endswith("d") else text
+            if spec and not text.isdecimal():
+                return None
+            values[field] = int(text) if spec else text
         return values
 
     def _part(self, n: int, value: object) -> str:
@@ -128,9 +136,13 @@ class Template:
         if isinstance(value, int) and not isinstance(value, bool):
             if value < 0:
                 raise InvalidKey(f"{field} is negative and would not sort", field=field)
-            return format(value, spec)
-        if not isinstance(value, str):
-            raise InvalidKey(f"{field} must be text, not {type(value).__name__}", field=field)
+            text = format(value, spec)
+            if spec and len(text) > len(format(0, spec)):
+                raise InvalidKey(f"{field} has more digits than sort", field=field)
+            return text
+        if spec or not isinstance(value, str):
+            wanted = "a number" if spec else "text"
+            raise InvalidKey(f"{field} must be {wanted}, not {type(value).__name__}", field=field)
         if not value:
             raise InvalidKey(f"{field} is empty", field=field)
         for forbidden in (*self._separators, LAST):
@@ -140,6 +152,8 @@ class Template:
 
 
 def _plain(field: str, value: object) -> KeyValue:
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, str | bytes):
         return value
     if isinstance(value, int | Decimal | float) and not isinstance(value, bool):

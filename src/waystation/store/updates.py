@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.errors import InvalidRequest
-from waystation.store.expressions import Constant, IfAbsent, Joined, Operand, Path, operand, path
+from waystation.store.expressions import (
+    Attr,
+    Calculation,
+    Constant,
+    IfAbsent,
+    Joined,
+    Operand,
+    Path,
+    operand,
+    path,
+)
 from waystation.store.values import type_of
 
 if TYPE_CHECKING:
@@ -33,10 +43,32 @@ class Assign(Change):
         self.value = value
 
     def resolve(self, spec: Spec) -> Assign:
-        constant = self.value.default if isinstance(self.value, IfAbsent) else self.value
-        if len(self.path.parts) == 1 and isinstance(constant, Constant):
-            _check_type(spec, str(self.path.parts[0]), constant)
+        if len(self.path.parts) == 1:
+            for constant in _constants(self.value):
+                _check_type(spec, str(self.path.parts[0]), constant)
+            _check_source(spec, str(self.path.parts[0]), self.value)
         return Assign(self.path.resolve(spec), self.value.resolve(spec))
+
+
+def _constants(value: Operand) -> list[Constant]:
+    """The values that a right-hand side may put into its attribute."""
+    match value:
+        case Constant():
+            return [value]
+        case IfAbsent():
+            return _constants(value.default)
+        case Joined() | Calculation():
+            return _constants(value.left) + _constants(value.right)
+    return []
+
+
+def _check_source(spec: Spec, field: str, value: Operand) -> None:
+    """Refuse to copy a field into one of another type."""
+    if not isinstance(value, Attr) or len(value.path.parts) > 1:
+        return
+    source, target = spec.field_types.get(str(value.path.parts[0])), spec.field_types.get(field)
+    if source is not None and target not in (None, Any, source):
+        raise InvalidRequest(f"{value.path} has another type than {field}", field=field)
 
 
 def _check_type(spec: Spec, field: str, constant: Constant) -> None:
@@ -59,6 +91,8 @@ class Add(Change):
         self.value = value
 
     def resolve(self, spec: Spec) -> Add:
+        if len(self.path.parts) == 1:
+            _check_type(spec, str(self.path.parts[0]), self.value)
         return Add(self.path.resolve(spec), self.value)
 
 

@@ -150,6 +150,19 @@ def check_size(item: RawItem, packed: bytes) -> None:
         raise ItemTooLarge(f"the item has {total} bytes; {MAX_ITEM_BYTES} are allowed")
 
 
+def check_depth(value: Value, depth: int = 0) -> None:
+    """Refuse an item that is nested too deeply after an update."""
+    if depth > MAX_DEPTH:
+        raise ItemTooLarge(f"the item is nested deeper than {MAX_DEPTH} levels")
+    kind = type(value)
+    if kind is dict:
+        for inner in value.values():
+            check_depth(inner, depth + 1)
+    elif kind is list:
+        for inner in value:
+            check_depth(inner, depth + 1)
+
+
 _NUMBER, _STRINGS, _NUMBERS, _BINARIES, _NULL = 1, 2, 3, 4, 5
 _SET_CODES = {"S": _STRINGS, "N": _NUMBERS, "B": _BINARIES}
 _NULL_EXTENSION = msgspec.msgpack.Ext(_NULL, b"")
@@ -211,5 +224,7 @@ _decode = msgspec.msgpack.Decoder(ext_hook=_read_any_extension).decode
 
 def unpack(packed: bytes) -> RawItem:
     """The reverse of `pack`."""
-    item: RawItem = _decode(packed)
+    item = _decode(packed)
+    if type(item) is not dict:
+        raise msgspec.ValidationError("a packed item is a map")
     return {n: None if v is _null else v for n, v in item.items() if v is not None}

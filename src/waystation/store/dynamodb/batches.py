@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from waystation.aws.client import wait_before
 from waystation.errors import Throttled
@@ -11,11 +11,13 @@ from waystation.store.dynamodb.wire import item_from_wire, item_to_wire
 from waystation.store.spec import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from waystation.store.actions import Write
     from waystation.store.dynamodb.engine import DynamoStore
     from waystation.store.values import RawItem
+
+T = TypeVar("T")
 
 _GETS, _WRITES = 100, 25
 _AT_ONCE = 8
@@ -28,36 +30,33 @@ async def get(
 ) -> dict[Key[Any], RawItem]:
     """The stored items by key."""
     found: dict[Key[Any], RawItem] = {}
-    slots = asyncio.Semaphore(_AT_ONCE)
     specs = {store.table_name(key.spec.table): key.spec for key in keys}
 
-    async def one(part: list[Key[Any]]) -> None:
+    def keep(answer: dict[str, Any]) -> None:
+        for name, items in answer["Responses"].items():
+            table = specs[name].table
+            for wired in items:
+                raw = item_from_wire(wired)
+                sk = None if table.sk is None else raw[table.sk.name]
+                found[Key(specs[name], raw[table.pk.name], sk)] = raw
+
+    batches: list[dict[str, Any]] = []
+    for part in _parts(list(dict.fromkeys(keys)), _GETS):
         asked: dict[str, Any] = {}
         for key in part:
             table = asked.setdefault(
                 store.table_name(key.spec.table), {"Keys": [], "ConsistentRead": consistent}
             )
             table["Keys"].append(item_to_wire(key.attributes()))
-        async with slots:
-            async for answer in _leftovers(store, "BatchGetItem", asked, "UnprocessedKeys"):
-                for name, items in answer["Responses"].items():
-                    table = specs[name].table
-                    for wired in items:
-                        raw = item_from_wire(wired)
-                        sk = None if table.sk is None else raw[table.sk.name]
-                        found[Key(specs[name], raw[table.pk.name], sk)] = raw
-
-    unique = list(dict.fromkeys(keys))
-    parts = [unique[start : start + _GETS] for start in range(0, len(unique), _GETS)]
-    await asyncio.gather(*map(one, parts))
+        batches.append(asked)
+    await _all(store, "BatchGetItem", "UnprocessedKeys", batches, keep)
     return found
 
 
 async def write(store: DynamoStore, writes: list[Write]) -> None:
-    """Puts and deletes without conditions."""
-    slots = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(part: list[Write]) -> None:
+    """Puts and deletes without conditions. All are encoded before the first is sent."""
+    batches: list[dict[str, Any]] = []
+    for part in _parts(writes, _WRITES):
         asked: dict[str, Any] = {}
         for write in part:
             requests = asked.setdefault(store.table_name(write.key.spec.table), [])
@@ -65,15 +64,41 @@ async def write(store: DynamoStore, writes: list[Write]) -> None:
                 requests.append({"PutRequest": {"Item": item_to_wire(write.item)}})
             else:
                 requests.append({"DeleteRequest": {"Key": item_to_wire(write.key.attributes())}})
+        batches.append(asked)
+    await _all(store, "BatchWriteItem", "UnprocessedItems", batches, lambda _: None)
+
+
+def _parts(things: list[T], size: int) -> list[list[T]]:
+    return [things[start : start + size] for start in range(0, len(things), size)]
+
+
+async def _all(
+    store: DynamoStore,
+    operation: str,
+    left: str,
+    batches: list[dict[str, Any]],
+    keep: Callable[[dict[str, Any]], None],
+) -> None:
+    """Send batches, some at once; when one fails, the others stop before we say so."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(asked: dict[str, Any]) -> None:
         async with slots:
-            async for _ in _leftovers(store, "BatchWriteItem", asked, "UnprocessedItems"):
-                pass
+            async for answer in _leftovers(store, operation, asked, left):
+                keep(answer)
 
-    parts = [writes[start : start + _WRITES] for start in range(0, len(writes), _WRITES)]
-    await asyncio.gather(*map(one, parts))
+    tasks = [asyncio.ensure_future(one(asked)) for asked in batches]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _leftovers(store: DynamoStore, operation: str, asked: dict[str, Any], left: str) -> Any:
+async def _leftovers(
+    store: DynamoStore, operation: str, asked: dict[str, Any], left: str
+) -> AsyncIterator[dict[str, Any]]:
     """The answers to a batch, asked again for what was left over until nothing is."""
     fruitless = 0
     while asked:

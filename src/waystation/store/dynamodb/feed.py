@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.aws.client import AwsClient
-from waystation.errors import AwsError, TableMismatch
+from waystation.errors import AwsError, StoreError, TableMismatch
 from waystation.store.dynamodb.requests import translate
 from waystation.store.dynamodb.wire import item_from_wire
 from waystation.store.feed import CHECKPOINT_SECONDS, Change, ChangeFeed, Checkpoint, typed_changes
@@ -36,6 +36,26 @@ class _Shard:
         self.dirty = False
 
 
+class _Reached:
+    """What reading a shard gave, and where it leaves the shard once it is handed over."""
+
+    __slots__ = ("changes", "finished", "iterator", "sequence", "shard")
+
+    def __init__(self, shard: _Shard) -> None:
+        self.shard = shard
+        self.changes: list[Change] = []
+        self.sequence = shard.sequence
+        self.iterator: str | None = None
+        self.finished = False
+
+    def apply(self) -> None:
+        shard = self.shard
+        shard.dirty = shard.dirty or self.finished or self.sequence != shard.sequence
+        shard.sequence = self.sequence
+        shard.iterator = self.iterator
+        shard.finished = self.finished
+
+
 class DynamoFeed(ChangeFeed):
     """Reads every open shard in turn, a parent always to its end before its children."""
 
@@ -55,18 +75,36 @@ class DynamoFeed(ChangeFeed):
         self._stream: str | None = None
         self._shards: dict[str, _Shard] = {}
         self._checkpoints: dict[str, Checkpoint] | None = None
+        self._outdated = True
+        self._turn = 0
 
     async def read(self, limit: int = 100) -> list[Change]:
-        if not self._readable():
+        if self._outdated or not self._readable():
             await self._refresh_shards()
         found: list[Change] = []
-        for shard in self._readable():
-            found += await self._read_shard(shard, min(limit - len(found), _MAX_RECORDS))
-            if len(found) >= limit:
-                break
-        if not found:
-            await self._refresh_shards()
+        reached: list[_Reached] = []
+        try:
+            for shard in self._in_turn():
+                step = await self._read_shard(shard, min(limit - len(found), _MAX_RECORDS))
+                reached.append(step)
+                found += step.changes
+                if len(found) >= limit:
+                    break
+        except StoreError:
+            if not found:
+                raise  # otherwise what was read is handed over first, and the trouble comes again
+        # Only now: whoever is interrupted before has read nothing.
+        for step in reached:
+            step.apply()
+        self._outdated = not found or any(step.finished for step in reached)
         return found
+
+    def _in_turn(self) -> list[_Shard]:
+        """The readable shards, another one first each time, so that a busy one starves none."""
+        ready = self._readable()
+        self._turn += 1
+        start = self._turn % len(ready) if ready else 0
+        return ready[start:] + ready[:start]
 
     async def commit(self) -> None:
         for shard in self._shards.values():
@@ -109,8 +147,12 @@ class DynamoFeed(ChangeFeed):
                     shard.sequence, shard.finished = checkpoint.sequence, checkpoint.finished
                 self._shards[shard.id] = shard
         for gone in self._shards.keys() - current:
-            if self._shards[gone].finished and not self._shards[gone].dirty:
+            shard = self._shards[gone]
+            if not shard.finished:
+                self.lost = True  # it went before we had read it
+            if not shard.finished or not shard.dirty:
                 del self._shards[gone]
+        self._outdated = False
 
     async def _describe(self) -> list[dict[str, Any]]:
         if self._stream is None:
@@ -133,27 +175,24 @@ class DynamoFeed(ChangeFeed):
             raise TableMismatch(f"table {name} has no stream: run ensure_tables")
         return str(stream)
 
-    async def _read_shard(self, shard: _Shard, limit: int) -> list[Change]:
+    async def _read_shard(self, shard: _Shard, limit: int) -> _Reached:
         if shard.iterator is None:
             shard.iterator = await self._iterator(shard)
+        step = _Reached(shard)
         try:
-            answer = await self._call(
-                "GetRecords", {"ShardIterator": shard.iterator, "Limit": limit}
-            )
+            request = {"ShardIterator": shard.iterator, "Limit": limit}
+            answer = await self._call("GetRecords", request)
         except AwsError as error:
             if error.code == _TRIMMED:
-                self.lost, shard.sequence = True, None
-            shard.iterator = None  # stale or trimmed: the next read makes a new one
-            return []
-        found: list[Change] = []
+                self.lost, step.sequence = True, None
+            step.iterator = None  # stale or trimmed: the next read makes a new one
+            return step
         for record in answer["Records"]:
-            found += self._changes(record)
-            shard.sequence = record["dynamodb"]["SequenceNumber"]
-            shard.dirty = True
-        shard.iterator = answer.get("NextShardIterator")
-        if shard.iterator is None:
-            shard.finished = shard.dirty = True
-        return found
+            step.changes += self._changes(record)
+            step.sequence = record["dynamodb"]["SequenceNumber"]
+        step.iterator = answer.get("NextShardIterator")
+        step.finished = step.iterator is None
+        return step
 
     async def _iterator(self, shard: _Shard) -> str:
         request = {"StreamArn": self._stream, "ShardId": shard.id}

@@ -93,7 +93,7 @@ def found_nothing(write: Write, old: RawItem | None, now: int) -> bool:
     if write.kind != "update":
         return False
     if old is None:
-        return not write.creates()
+        return not write.creates
     return has_expired(write.key.spec.table, old, now)
 
 
@@ -114,7 +114,7 @@ def _guarded(write: Write, now: int) -> Condition | None:
     """
     spec = write.key.spec
     parts = [] if write.condition is None else [write.condition]
-    if write.kind == "update" and not write.creates():
+    if write.kind == "update" and not write.creates:
         parts.append(exists().resolve(spec))
     if spec.table.ttl is not None and (parts or write.kind == "update"):
         expired = _expired(spec.table, now)
@@ -179,6 +179,8 @@ def _repeatable_change(change: Change) -> bool:
 
 def translate(error: AwsError, table: str, region: str, *, writing: bool) -> StoreError:
     """What an error of the service means to the caller."""
+    if error.unknown and writing:
+        return OutcomeUnknown(f"the answer about {table} was lost: {error}")
     if error.code == "ResourceNotFoundException":
         return TableMissing(
             f"table {table} does not exist in {region}: check the region and the environment's "
@@ -198,6 +200,4 @@ def translate(error: AwsError, table: str, region: str, *, writing: bool) -> Sto
         return InvalidRequest(error.message)
     if is_throttling(error):
         return Throttled(f"DynamoDB is throttling {table}: {error.message}")
-    if error.unknown and writing:
-        return OutcomeUnknown(f"the answer about {table} was lost: {error}")
     return StoreUnavailable(str(error))

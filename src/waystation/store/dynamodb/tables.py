@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _POLLS = 600
 _POLL_SECONDS = 0.5
+_IMAGES = "NEW_AND_OLD_IMAGES"
 
 
 def definition(table: Table) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def definition(table: Table) -> dict[str, Any]:
     if table.indexes:
         made["GlobalSecondaryIndexes"] = [_index(index) for index in table.indexes.values()]
     if table.stream:
-        made["StreamSpecification"] = {"StreamViewType": "NEW_AND_OLD_IMAGES"}
+        made["StreamSpecification"] = {"StreamViewType": _IMAGES}
     return made
 
 
@@ -75,15 +76,23 @@ async def _create(store: DynamoStore, table: Table, name: str) -> None:
     request = {"TableName": name, **definition(table)}
     if table.stream:
         request["StreamSpecification"] = {"StreamEnabled": True, **request["StreamSpecification"]}
-    await store.call("CreateTable", request, table=name, writing=True, repeatable=False)
+    try:
+        await store.call("CreateTable", request, table=name, writing=True, repeatable=False)
+    except StoreUnavailable as error:
+        if getattr(error.__cause__, "code", "") != "ResourceInUseException":
+            raise  # otherwise another process was faster
     await _wait_until_active(store, name)
 
 
 async def _wait_until_active(store: DynamoStore, name: str) -> None:
     for _ in range(_POLLS):
-        found = await _describe(store, name)
-        indexes = found.get("GlobalSecondaryIndexes", [])
-        states = [found["TableStatus"], *(index["IndexStatus"] for index in indexes)]
+        try:
+            found = await _describe(store, name)
+        except TableMissing:
+            states = ["UNKNOWN"]  # a table just created may not be known everywhere yet
+        else:
+            indexes = found.get("GlobalSecondaryIndexes", [])
+            states = [found["TableStatus"], *(index["IndexStatus"] for index in indexes)]
         if all(state == "ACTIVE" for state in states):
             return
         await asyncio.sleep(_POLL_SECONDS)
@@ -123,9 +132,14 @@ async def _add_indexes(store: DynamoStore, table: Table, name: str, found: dict[
 
 
 async def _add_stream(store: DynamoStore, table: Table, name: str, found: dict[str, Any]) -> None:
-    if not table.stream or found.get("StreamSpecification", {}).get("StreamEnabled"):
+    present = found.get("StreamSpecification", {})
+    if table.stream and present.get("StreamEnabled"):
+        if present.get("StreamViewType") != _IMAGES:
+            raise TableMismatch(f"the stream of table {name} lacks old or new images")
         return
-    specification = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+    if not table.stream:
+        return
+    specification = {"StreamEnabled": True, "StreamViewType": _IMAGES}
     request = {"TableName": name, "StreamSpecification": specification}
     await store.call("UpdateTable", request, table=name, writing=True, repeatable=False)
     await _wait_until_active(store, name)

@@ -7,7 +7,14 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from waystation.aws.client import wait_before
-from waystation.errors import AwsError, CancellationReason, InvalidRequest, TransactionConflict
+from waystation.errors import (
+    AwsError,
+    CancellationReason,
+    InvalidRequest,
+    TokenReused,
+    TransactionCancelled,
+    TransactionConflict,
+)
 from waystation.store.dynamodb import requests
 from waystation.store.expiry import has_expired
 
@@ -47,6 +54,15 @@ class Transactions:
 
     async def run(self, writes: list[Write], token: str | None) -> None:
         form = self._form(token)
+        try:
+            await self._run(writes, form)
+        except (TransactionCancelled, InvalidRequest) as error:
+            # Nothing happened: the next use of the token starts afresh, at its own time.
+            if not isinstance(error, TokenReused):
+                self._forms.pop(form.token, None)
+            raise
+
+    async def _run(self, writes: list[Write], form: _Form) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await self._attempt(writes, form)
@@ -54,20 +70,26 @@ class Transactions:
                 reasons = error.details.get("CancellationReasons", [])
             else:
                 return
-            for n, reason in enumerate(reasons):
-                if reason["Code"] == "ValidationError":
-                    raise InvalidRequest(f"action {n}: {reason.get('Message')}")
-            failures: list[tuple[str, str, RawItem | None] | None] = []
-            for n, (write, reason) in enumerate(zip(writes, reasons, strict=True)):
-                if reason["Code"] in _PASSING or self._turned(n, write, reason, form):
-                    failures.append(None)
-                else:
-                    failures.append(self._failure(write, reason, form.now))
-            if any(failures):
-                raise self._store._cancelled(writes, failures)
+            self._check(writes, reasons, form)
+            if form.token not in self._forms:
+                form.token = uuid.uuid4().hex  # the next attempt is another request
             if any(reason["Code"] in _PASSING for reason in reasons):
                 await asyncio.sleep(wait_before(attempt))
         raise TransactionConflict("other writers kept touching the same items")
+
+    def _check(self, writes: list[Write], reasons: list[dict[str, Any]], form: _Form) -> None:
+        """Raise what stopped the transaction, unless another attempt may succeed."""
+        for n, reason in enumerate(reasons):
+            if reason["Code"] == "ValidationError":
+                raise InvalidRequest(f"action {n}: {reason.get('Message')}")
+        failures: list[tuple[str, str, RawItem | None] | None] = []
+        for n, (write, reason) in enumerate(zip(writes, reasons, strict=True)):
+            if reason["Code"] in _PASSING or self._turned(n, write, reason, form):
+                failures.append(None)
+            else:
+                failures.append(self._failure(write, reason, form.now))
+        if any(failures):
+            raise self._store._cancelled(writes, failures)
 
     def _turned(self, n: int, write: Write, reason: dict[str, Any], form: _Form) -> bool:
         """Whether an update failed only because no live item was there, or because one now is.

@@ -65,7 +65,16 @@ class SqliteStore(Store):
             raise
         self._rows = RowWrites(self._layouts)
         self._reader = connection if path is None else connect(path)
-        self._writer = Writer(connection, threaded=path is not None)
+        self._schema: int | None = None
+        self._writer = Writer(connection, self._check_schema, threaded=path is not None)
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        """Refuse to write rows of an old shape after another process has changed the tables."""
+        schema = connection.execute("PRAGMA schema_version").fetchone()[0]
+        if schema != self._schema:
+            for layout in self._layouts.values():
+                layout.verify(connection)
+            self._schema = schema
 
     async def ensure_tables(self) -> None:
         """Opening the file has created and checked them."""
@@ -152,8 +161,9 @@ class SqliteStore(Store):
         now = self.now()
         found: list[Item] = []
         size, count, body = 0, 0, b""
+        rows = self._reader.cursor()
         try:
-            rows = self._reader.execute(sql, [*arguments, -1 if limit is None else limit])
+            rows.execute(sql, [*arguments, -1 if limit is None else limit])
             while size < PAGE_BYTES and (chunk := rows.fetchmany(_ROWS_AT_ONCE)):
                 for body, expires in chunk:
                     count += 1
@@ -166,6 +176,8 @@ class SqliteStore(Store):
                         break
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the read failed: {error}") from error
+        finally:
+            rows.close()  # an open statement would hold later reads to this moment's state
         if size < PAGE_BYTES and count != limit:
             return Page(found, None)
         return Page(found, encode_cursor(table, index, values.unpack(body)))
@@ -224,7 +236,8 @@ class SqliteStore(Store):
         for layout in self._layouts.values():
             if layout.table.ttl is not None:
                 removed += await self._writer.run(partial(self._rows.sweep, layout, now, limit))
-        await self._writer.run(partial(upkeep.trim, now=now, limit=limit))
+        while await self._writer.run(partial(upkeep.trim, now=now, limit=limit)) == limit:
+            pass
         return removed
 
     def _layout(self, table: Table) -> Layout:

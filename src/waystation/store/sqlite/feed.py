@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sqlite3
+from typing import TYPE_CHECKING, Any
 
+from waystation.errors import StoreUnavailable
 from waystation.store import values
 from waystation.store.feed import CHECKPOINT_SECONDS, Change, ChangeFeed, Checkpoint, typed_changes
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from waystation.store.base import Store
     from waystation.store.tables import Table
 
@@ -29,11 +29,13 @@ class SqliteFeed(ChangeFeed):
     async def read(self, limit: int = 100) -> list[Change]:
         if self._position is None:
             self._position = await self._resume()
-        rows = self._connection.execute(
+        elif self._trimmed() > self._position:
+            self.lost = True
+        rows = self._select(
             "SELECT seq, at, old, new, by_ttl FROM waystation_changes "
             "WHERE table_name=? AND seq>? ORDER BY seq LIMIT ?",
             (self._name, self._position, limit),
-        ).fetchall()
+        )
         found: list[Change] = []
         for seq, at, old, new, by_ttl in rows:
             before = None if old is None else values.unpack(old)
@@ -48,11 +50,19 @@ class SqliteFeed(ChangeFeed):
         if checkpoint is None or checkpoint.sequence is None:
             return 0
         position = int(checkpoint.sequence)
-        trimmed = self._connection.execute(
-            "SELECT seq FROM waystation_trimmed WHERE table_name=?", (self._name,)
-        ).fetchone()
-        self.lost = trimmed is not None and trimmed[0] > position
+        self.lost = self._trimmed() > position
         return position
+
+    def _trimmed(self) -> int:
+        """The last change that is no longer kept."""
+        rows = self._select("SELECT seq FROM waystation_trimmed WHERE table_name=?", (self._name,))
+        return int(rows[0][0]) if rows else 0
+
+    def _select(self, sql: str, arguments: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the read failed: {error}") from error
 
     async def commit(self) -> None:
         if self._position is None:

@@ -49,13 +49,16 @@ CREATE INDEX IF NOT EXISTS waystation_changes_by_time ON waystation_changes (at)
 
 def connect(path: Path | None) -> sqlite3.Connection:
     """A connection to a file, or to memory, durable before anything is acknowledged."""
-    connection = sqlite3.connect(
-        ":memory:" if path is None else path,
-        isolation_level=None,
-        check_same_thread=False,
-        timeout=_BUSY_SECONDS,
-        cached_statements=512,
-    )
+    try:
+        connection = sqlite3.connect(
+            ":memory:" if path is None else path,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=_BUSY_SECONDS,
+            cached_statements=512,
+        )
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
     try:
         _configure(connection)
     except sqlite3.DatabaseError as error:
@@ -167,25 +170,37 @@ class Layout:
 
     def create(self, connection: sqlite3.Connection) -> None:
         """Create the table, or bring its indexes up to what is declared. Runs in a transaction."""
-        row = connection.execute(
-            "SELECT spec FROM waystation_tables WHERE name=?", (self.name,)
-        ).fetchone()
-        if row is None:
+        found = self._found(connection)
+        if found is None:
             connection.execute(
                 f"CREATE TABLE {self.quoted} (pk NOT NULL, sk NOT NULL, body BLOB NOT NULL, "
                 "expires, PRIMARY KEY (pk, sk))"
             )
-        elif msgspec.msgpack.decode(row[0])["key"] != self._description()["key"]:
+        elif found["key"] != self._description()["key"]:
             raise TableMismatch(f"table {self.name} exists with another key")
-        elif msgspec.msgpack.decode(row[0]) == self._description():
+        elif found == self._description():
             return
         self._create_indexes(connection)
-        if row is not None:
+        if found is not None:
             self._rederive(connection)
         connection.execute(
             "INSERT OR REPLACE INTO waystation_tables VALUES (?, ?)",
             (self.name, msgspec.msgpack.encode(self._description())),
         )
+
+    def verify(self, connection: sqlite3.Connection) -> None:
+        """Refuse to go on once the table is no longer as it was declared here."""
+        if self._found(connection) != self._description():
+            raise TableMismatch(
+                f"table {self.name} was changed by another process: open the file again"
+            )
+
+    def _found(self, connection: sqlite3.Connection) -> dict[str, Any] | None:
+        """How the file describes the table, if it has it."""
+        row = connection.execute(
+            "SELECT spec FROM waystation_tables WHERE name=?", (self.name,)
+        ).fetchone()
+        return None if row is None else msgspec.msgpack.decode(row[0], type=dict[str, Any])
 
     def _description(self) -> dict[str, Any]:
         def describe(key: Any) -> list[str] | None:

@@ -49,8 +49,8 @@ def read_number(path: Path, sql: str, arguments: list[Any]) -> int:
         raise StoreUnavailable(f"the read failed: {error}") from error
 
 
-def trim(connection: sqlite3.Connection, *, now: int, limit: int) -> None:
-    """Forget changes and transaction tokens that are no longer promised."""
+def trim(connection: sqlite3.Connection, *, now: int, limit: int) -> int:
+    """Forget changes and transaction tokens that are no longer promised; how many changes."""
     rows = connection.execute(
         "SELECT seq, table_name FROM waystation_changes WHERE at<? ORDER BY at, seq LIMIT ?",
         (now - RETENTION_SECONDS, limit),
@@ -66,5 +66,6 @@ def trim(connection: sqlite3.Connection, *, now: int, limit: int) -> None:
     connection.execute(
         "DELETE FROM waystation_tokens WHERE token IN "
         "(SELECT token FROM waystation_tokens WHERE at<=? LIMIT ?)",
-        (now - TOKEN_SECONDS, limit),
+        (now - TOKEN_SECONDS, 10 * limit),
     )
+    return len(rows)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
+import sqlite3
 import threading
 from itertools import groupby
 from operator import attrgetter
@@ -12,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from waystation.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Awaitable, Callable, Iterable
 
 R = TypeVar("R")
+
+log = logging.getLogger(__name__)
 
 _MAX_BATCH = 512
 _MAX_WAITING = 4096
@@ -50,8 +53,16 @@ class Writer:
     because the others in its transaction are committed all the same.
     """
 
-    def __init__(self, connection: sqlite3.Connection, *, threaded: bool) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        check: Callable[[sqlite3.Connection], None],
+        *,
+        threaded: bool,
+    ) -> None:
+        """`check` runs at the start of every transaction and may refuse it."""
         self._connection = connection
+        self._check = check
         self._loop = asyncio.get_running_loop()
         self._accepted = 0
         self._batch_done: asyncio.Future[None] | None = None
@@ -136,25 +147,36 @@ class Writer:
                 return  # the loop has ended, and the callers with it
 
     def _commit(self, batch: list[_Job]) -> None:
-        connection = self._connection
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            for sql, jobs in groupby(batch, _sql):
-                if sql is not None:
-                    connection.executemany(sql, [job.values for job in jobs])
-                else:
-                    _decide(jobs, connection)
-            connection.execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001 - every caller must hear of it
-            self._fail(batch, error)
+            self._transaction(batch)
+        except Exception as error:  # noqa: BLE001 - every caller must hear of it
+            self._roll_back()
+            if len(batch) > 1 and not isinstance(error, sqlite3.OperationalError | StoreError):
+                for job in batch:  # one of them is at fault: the others need not suffer
+                    job.error = None
+                    self._commit([job])
+                return
+            for job in batch:
+                job.error = _reported(error)
 
-    def _fail(self, batch: list[_Job], error: BaseException) -> None:
+    def _transaction(self, batch: list[_Job]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        self._check(connection)
+        for sql, jobs in groupby(batch, _sql):
+            if sql is not None:
+                connection.executemany(sql, [job.values for job in jobs])
+            else:
+                _decide(jobs, connection)
+        connection.execute("COMMIT")
+
+    def _roll_back(self) -> None:
         """Nothing of this transaction was acknowledged, and nothing of it stays."""
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        for job in batch:
-            job.error = StoreUnavailable(f"the write failed: {error}")
-            job.error.__cause__ = error
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            log.exception("a transaction could not be rolled back")
 
     def _finish(self, jobs: list[_Job]) -> None:
         for job in jobs:
@@ -163,6 +185,14 @@ class Writer:
         if self._batch_done is not None:
             self._batch_done.set_result(None)
             self._batch_done = None
+
+
+def _reported(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    reported = StoreUnavailable(f"the write failed: {error}")
+    reported.__cause__ = error
+    return reported
 
 
 _sql = attrgetter("sql")
