@@ -24,7 +24,7 @@ from waystation.errors import (
     Throttled,
     TransactionConflict,
 )
-from waystation.store import Put, Store, absent, add, add_to_set, key_of, open_store, set_to
+from waystation.store import Put, Store, Update, absent, add, add_to_set, key_of, open_store, set_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -262,3 +262,31 @@ async def test_an_outage_does_not_multiply_the_load(endpoint: Endpoint, store: S
     key = key_of(Counter("c"))
     await asyncio.gather(*(store.get(key) for _ in range(200)), return_exceptions=True)
     assert len(endpoint.calls) <= 200 + 100
+
+
+REFUSED: Answer = (400, {"__type": "com.amazon#AccessDeniedException"})
+CONFLICT: Answer = (400, {"__type": "com.amazon#TransactionConflictException"})
+
+
+@pytest.mark.parametrize("then", [THROTTLED, REFUSED])
+async def test_a_lost_answer_is_not_forgotten_over_later_trouble(
+    endpoint: Endpoint, store: Store, then: Answer
+) -> None:
+    endpoint.answers = [LOST, then]
+    with pytest.raises(OutcomeUnknown):
+        await store.transact(Update(Thing.key("a", "1"), add("a", 1)))
+
+
+async def test_a_conflict_with_a_transaction_is_retried(endpoint: Endpoint, store: Store) -> None:
+    endpoint.answers = [CONFLICT, FINE]
+    await store.put(Thing("a", "1"), when=absent())
+    endpoint.answers = [CONFLICT]
+    with pytest.raises(TransactionConflict):
+        await store.put(Thing("a", "1"), when=absent())
+
+
+async def test_a_closed_store_says_so(endpoint: Endpoint) -> None:
+    store = await open_store("dynamodb://eu-west-1", TABLES, endpoint_url=endpoint.url)
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.get(Counter.key("c"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 from waystation.store import Index, Item, KeyAttribute, Table
@@ -52,6 +53,12 @@ class Counter(Item, table=counters, pk="{counter_id}", version="version"):
     version: int = 0
 
 
+class Noted(Item, table=counters, pk="NOTED#{name}", key_only=("name",), version="version"):
+    name: str
+    text: str | None = None
+    version: int = 0
+
+
 readings = Table("readings", pk="sensor", sk=KeyAttribute("at", "N"))
 
 
@@ -85,4 +92,44 @@ class Visit(
     ttl: int | None = None
 
 
-TABLES = [things, counters, readings, digests, visits]
+orders = Table(
+    "orders",
+    pk="PK",
+    sk="SK",
+    indexes=[Index("by_status", pk="status", sk="placed"), Index("by_sort", pk="SK", sk="PK")],
+)
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Order(
+    Item,
+    table=orders,
+    pk="SHOP#{shop}",
+    sk="ORDER#{number}",
+    indexes={"by_status": ("{status}", "{placed}"), "by_sort": ("ORDER#{number}", "SHOP#{shop}")},
+):
+    shop: str
+    number: int
+    status: str = "new"
+    placed: str | None = None
+    total: int = 0
+
+
+class Line(Item, table=orders, pk="SHOP#{shop}", sk="ORDER#{number}#LINE#{line:02d}"):
+    shop: str
+    number: int
+    line: int
+    colour: Colour = Colour.RED
+    tags: set[str] | None = None
+
+
+class Palette(Item, table=orders, pk="{colour}", sk="{number}"):
+    colour: Colour
+    number: str
+    name: str
+
+
+TABLES = [things, counters, readings, digests, visits, orders]

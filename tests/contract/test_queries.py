@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from tests.contract.conftest import everything
-from tests.contract.model import Digest, Note, Reading, Thing
+from tests.contract.model import Colour, Digest, Line, Note, Order, Palette, Reading, Thing
 from waystation.errors import InvalidCursor, InvalidRequest
-from waystation.store import Query, Store, attr, exists, partition
+from waystation.store import Query, Store, add, attr, exists, partition
 
 
 def ids(items: Any) -> list[str]:
@@ -232,7 +233,9 @@ async def test_types_not_asked_for_are_passed_over(store: Store) -> None:
     assert found == [Thing("ann", "1")]
 
 
-@pytest.mark.parametrize("cursor", ["", "nonsense", "é", "gqJQS6NUI28", "AAAA", "//8"])
+@pytest.mark.parametrize(
+    "cursor", ["", "nonsense", "é", "gqJQS6NUI28", "AAAA", "//8", "AQ", "kA", "xwEBYQ"]
+)
 async def test_a_damaged_cursor_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidCursor) as refused:
         await store.query(Thing.query("ann"), after=cursor)
@@ -248,8 +251,8 @@ async def test_a_cursor_of_another_query_is_refused(store: Store) -> None:
         await store.query(Thing.query("red", index="GSI1"), after=page.cursor)
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-async def test_a_limit_below_one_is_refused(store: Store, limit: int) -> None:
+@pytest.mark.parametrize("limit", [0, -1, 10**20])
+async def test_a_limit_that_no_page_can_have_is_refused(store: Store, limit: int) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await store.query(Thing.query("ann"), limit=limit)
     assert refused.value.field == "limit"
@@ -310,3 +313,51 @@ async def test_a_scan_of_a_table_without_sort_keys_pages(store: Store) -> None:
     await store.batch_write(puts=[Visit("T", f"U{n}") for n in range(5)])
     found: list[Any] = await everything(lambda after: store.scan(Visit, limit=2, after=after))
     assert sorted(visit.user_id for visit in found) == ["U0", "U1", "U2", "U3", "U4"]
+
+
+async def test_types_whose_sort_keys_begin_alike_are_told_apart(store: Store) -> None:
+    await store.put(Order("s", 1, total=5))
+    await store.put(Line("s", 1, 1))
+    assert list((await store.query(Order.query("s"))).items) == [Order("s", 1, total=5)]
+    assert await store.count(Order.query("s")) == 1
+    assert list((await store.query(Line.query("s"))).items) == [Line("s", 1, 1)]
+
+
+async def test_numbers_in_a_text_key_come_back_as_numbers(store: Store) -> None:
+    await store.update(Order.key("s", 7), add("total", 1))
+    assert await store.get(Order.key("s", 7)) == Order("s", 7, total=1)
+
+
+async def test_an_enum_can_be_a_key(store: Store) -> None:
+    palette = Palette(Colour.RED, "1", "warm")
+    await store.put(palette)
+    assert await store.get(Palette.key("red", "1")) == palette
+
+
+async def test_a_cursor_cannot_be_made_from_an_item_outside_the_index(store: Store) -> None:
+    with pytest.raises(InvalidRequest):
+        store.cursor(Thing.query("red", index="GSI1"), Thing("ann", "1"))
+
+
+async def test_a_binary_key_can_be_narrowed_by_a_prefix(store: Store) -> None:
+    await store.batch_write(puts=[Digest(b"d", part) for part in (b"a1", b"a2", b"\xff\xff")])
+    assert len((await store.query(Digest.query(b"d").begins_with(b"a"))).items) == 2
+    assert len((await store.query(Digest.query(b"d").begins_with(b"\xff"))).items) == 1
+
+
+async def test_other_work_goes_on_while_a_query_is_iterated(store: Store) -> None:
+    await store.batch_write(puts=[Thing("ann", str(n), a="x" * 300_000) for n in range(8)])
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    try:
+        assert len([item async for item in store.iterate(Thing.query("ann"))]) == 8
+    finally:
+        task.cancel()
+    assert turns >= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +23,9 @@ from waystation.store import (
     key_of,
     set_to,
 )
+
+if TYPE_CHECKING:
+    from waystation.clock import ManualClock
 
 ONE, TWO, THREE = Thing("ann", "1", a=1), Thing("ann", "2", a=2), Thing("ann", "3", a=3)
 
@@ -198,3 +202,21 @@ async def test_a_large_batch_of_large_items(store: Store) -> None:
     await store.batch_write(puts=things)
     assert await store.batch_get([key_of(thing) for thing in things]) == things
     await store.update(key_of(things[0]), set_to("a", 1))
+
+
+async def test_a_token_of_a_cancelled_transaction_goes_by_the_time_of_its_next_use(
+    store: Store, clock: ManualClock, token: str
+) -> None:
+    await store.put(Thing("ann", "1", expires_at=store.now() + 5))
+    with pytest.raises(TransactionCancelled):
+        await store.transact(Put(ONE, when=absent()), token=token)
+    clock.advance(60)
+    await store.transact(Put(ONE, when=absent()), token=token)
+    assert await all_things(store) == [ONE]
+
+
+async def test_a_batch_with_a_bad_item_writes_nothing(store: Store) -> None:
+    good = [Thing("ann", f"{n:02d}") for n in range(30)]
+    with pytest.raises(InvalidRequest):
+        await store.batch_write(puts=[*good, Thing("ann", "99", a=object())])
+    assert await all_things(store) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.contract.model import Counter, Thing, Visit
+from tests.contract.model import Colour, Counter, Line, Noted, Order, Palette, Thing, Visit
 from waystation.errors import ConditionFailed, InvalidKey, InvalidRequest
 from waystation.store import (
     Store,
@@ -224,3 +224,74 @@ async def test_an_index_key_part_with_a_separator_is_refused(store: Store) -> No
     with pytest.raises(InvalidKey) as refused:
         await store.update(KEY, set_to("label", "a#b"))
     assert refused.value.field == "label"
+
+
+async def test_subtraction_is_exact(store: Store) -> None:
+    many = Decimal("0.12345678901234567890123456789012345678")
+    after = await updated(store, Thing("ann", "1", a=1), set_to("b", attr("a") - many))
+    assert after.b == Decimal("0.87654321098765432109876543210987654322")
+
+
+async def test_an_index_key_that_is_a_field_goes_by_itself(store: Store) -> None:
+    await store.put(Order("s", 1, "new", "monday"))
+    await store.update(Order.key("s", 1), remove("placed"))
+    assert await store.get(Order.key("s", 1)) == Order("s", 1, "new")
+    assert not (await store.query(Order.query("new", index="by_status"))).items
+
+
+async def test_an_index_over_the_tables_own_key_survives_updates(store: Store) -> None:
+    await store.update(Order.key("s", 1), add("total", 1))
+    await store.update(Order.key("s", 1), add("total", 1))
+    found = await store.query(Order.query(1, index="by_sort"))
+    assert list(found.items) == [Order("s", 1, total=2)]
+
+
+async def test_an_update_that_could_create_half_an_item_is_refused_by_name(store: Store) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(Palette.key("red", "1"), set_to("colour", "red"))
+    assert refused.value.field == "colour"
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(Palette.key("red", "1"))
+    assert refused.value.field == "name"
+    await store.put(Palette(Colour.RED, "1", "warm"))
+    await store.update(Palette.key("red", "1"), set_to("name", "hot"), when=exists())
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (add("total", 0.5), "total"),
+        (set_to("total", attr("status")), "total"),
+        (set_to("total", if_absent("total", "none")), "total"),
+        (set_to("total", attr("total") + 0.5), "total"),
+    ],
+)
+async def test_a_change_that_the_type_could_not_hold_is_refused(
+    store: Store, change: Change, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(Order.key("s", 1), change)
+    assert refused.value.field == field
+
+
+async def test_set_members_of_another_type_are_refused(store: Store) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await store.update(Line.key("s", 1, 1), add_to_set("tags", {1}))
+    assert refused.value.field == "tags"
+
+
+async def test_a_remove_only_update_of_a_versioned_item_never_creates(store: Store) -> None:
+    await store.update(Noted.key("n"), remove("text"))
+    assert await store.get(Noted.key("n")) is None
+    await store.put(Noted("n", "x"))
+    await store.update(Noted.key("n"), remove("text"))
+    assert await store.get(Noted.key("n")) == Noted("n", None, version=2)
+
+
+async def test_an_update_cannot_nest_an_item_past_32_levels(store: Store) -> None:
+    deep: Any = []
+    for _ in range(30):
+        deep = [deep]
+    await store.put(Thing("ann", "1", a=deep))
+    with pytest.raises(InvalidRequest):
+        await store.update(KEY, append("a" + "[0]" * 30, [[[[]]]]))

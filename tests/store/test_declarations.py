@@ -84,6 +84,7 @@ def test_an_item_type_may_be_a_singleton() -> None:
         ({"pk": "A#{name}"}, "sort key"),
         ({"pk": "A#{name", "sk": "B"}, "template"),
         ({"pk": "A#{0}", "sk": "B"}, "field name"),
+        ({"pk": "A#{size:x}", "sk": "B"}, "010d"),
         ({"pk": "A#{name}", "sk": "B#{name}"}, "twice"),
         ({"pk": "A#{name}", "sk": "B", "indexes": {"NONE": ("X", "Y")}}, "NONE"),
         ({"pk": "A#{name}", "sk": "B", "indexes": {"GSI1": "X"}}, "shape"),
@@ -198,3 +199,36 @@ async def test_nested_structs_come_back_as_they_were() -> None:
     async with await open_store("sqlite://:memory:", [declared]) as store:
         await store.put(person)
         assert await store.get(key_of(person)) == person
+
+
+@pytest.mark.parametrize("part", ["5", "abc", 10**13])
+def test_a_padded_number_must_be_a_number_that_fits(part: Any) -> None:
+    with pytest.raises(InvalidKey) as refused:
+        Note.key("ann", part, "n")
+    assert refused.value.field == "at"
+
+
+def test_a_ttl_attribute_cannot_be_a_key() -> None:
+    with pytest.raises(DeclarationError, match="TTL"):
+        table(ttl="expires", indexes=[Index("G", pk=KeyAttribute("expires", "N"))])
+
+
+@pytest.mark.parametrize("parts", [("a", -1), ("a", True), ("a", 1.5), (0,), ("a", "")])
+def test_a_path_of_parts_that_are_none_is_refused(parts: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        attr(*parts)
+
+
+async def test_a_foreign_row_does_not_stop_a_scan() -> None:
+    declared = Table("foreign", pk="pk")
+
+    class Visit(Item, table=declared, pk="V#{at:05d}"):
+        at: int
+
+    class Other(Item, table=declared, pk="V#{name}"):
+        name: str
+
+    async with await open_store("sqlite://:memory:", [declared]) as store:
+        await store.put(Other("abc"))
+        await store.put(Visit(7))
+        assert list((await store.scan(Visit)).items) == [Visit(7)]

@@ -17,6 +17,7 @@ from waystation.errors import (
     StoreError,
     StoreUnavailable,
     TableMismatch,
+    UnreadableItem,
 )
 from waystation.store import Index, Item, Store, Table, add, open_store
 from waystation.store.sqlite.engine import SqliteStore
@@ -306,3 +307,95 @@ async def test_a_table_that_the_store_was_not_opened_with_is_refused() -> None:
     async with await open_store("sqlite://:memory:", [things]) as store:
         with pytest.raises(InvalidRequest, match="counters"):
             await store.get(Counter.key("c"))
+
+
+async def test_an_error_that_is_kept_does_not_freeze_later_reads(file: Path) -> None:
+    before = Table("kept", pk="pk", sk="sk")
+
+    class Before(Item, table=before, pk="K#{name}", sk="{n}"):
+        name: str
+        n: str
+        size: str
+
+    after = Table("kept", pk="pk", sk="sk")
+
+    class After(Item, table=after, pk="K#{name}", sk="{n}"):
+        name: str
+        n: str
+        size: int
+
+    async with await open_store(f"sqlite:///{file}", [before]) as store:
+        await store.batch_write(puts=[Before("x", f"{n:03d}", "large") for n in range(200)])
+        with pytest.raises(UnreadableItem) as kept:
+            await store.query(After.query("x"))
+        await store.put(Before("x", "000", "small"))
+        assert await store.get(Before.key("x", "000")) == Before("x", "000", "small")
+        assert kept.value is not None
+
+
+async def test_a_process_with_old_declarations_may_not_write_past_new_ones(file: Path) -> None:
+    old_table = Table("shared", pk="PK")
+
+    class Old(Item, table=old_table, pk="{name}", rename={"name": "PK"}):
+        name: str
+        kind: str
+
+    new_table = Table("shared", pk="PK", indexes=[Index("by_kind", pk="kind")])
+
+    class New(
+        Item, table=new_table, pk="{name}", indexes={"by_kind": "{kind}"}, rename={"name": "PK"}
+    ):
+        name: str
+        kind: str
+
+    async with await open_store(f"sqlite:///{file}", [old_table]) as old:
+        await old.put(Old("1", "red"))
+        async with await open_store(f"sqlite:///{file}", [new_table]) as new:
+            with pytest.raises(TableMismatch, match="another process"):
+                await old.put(Old("2", "red"))
+            await new.put(New("3", "red"))
+            found = await new.query(New.query("red", index="by_kind"))
+            assert [item.name for item in found.items] == ["1", "3"]
+
+
+async def test_another_environment_in_the_file_does_not_stop_writers(file: Path) -> None:
+    async with await opened(file) as store:
+        await store.put(Thing("ann", "1"))
+        async with await open_store(f"sqlite:///{file}", TABLES, env="prod"):
+            await store.put(Thing("ann", "2"))
+
+
+async def test_one_writers_mistake_does_not_fail_the_others(file: Path) -> None:
+    def mistaken(_: sqlite3.Connection) -> None:
+        raise IndexError("a mistake")
+
+    async with await opened(file) as store:
+        outcomes = await asyncio.gather(
+            store.put(Thing("ann", "1")),
+            store._writer.run(mistaken),
+            store.put(Thing("ann", "2")),
+            return_exceptions=True,
+        )
+        assert [type(outcome) for outcome in outcomes] == [
+            type(None),
+            StoreUnavailable,
+            type(None),
+        ]
+        assert await store.count(Thing.query("ann")) == 2
+
+
+async def test_an_open_feed_says_when_changes_went_unread_for_too_long(file: Path) -> None:
+    clock = ManualClock()
+    async with await opened(file, clock) as store:
+        feed = store.changes(things, "test")
+        assert await feed.read() == []
+        await store.batch_write(puts=[Thing("ann", f"{n:04d}") for n in range(1200)])
+        clock.advance(25 * 3600)
+        await store.sweep(limit=500)
+        assert await feed.read() == []
+        assert feed.lost
+
+
+async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        await opened(tmp_path / "missing" / "store.db")
