@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from waystation.store import Put, Store, Update, absent, add, add_to_set, key_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 Answer = tuple[int, dict[str, Any]] | str
 LOST = "lost"
@@ -290,3 +292,32 @@ async def test_a_closed_store_says_so(endpoint: Endpoint) -> None:
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await store.get(Counter.key("c"))
+
+
+_EXPIRING = """
+import datetime, json, pathlib, sys
+count = pathlib.Path(sys.argv[1])
+n = int(count.read_text()) + 1 if count.exists() else 1
+count.write_text(str(n))
+soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=60)
+print(json.dumps({"Version": 1, "AccessKeyId": f"KEY{n}", "SecretAccessKey": "s",
+                  "SessionToken": "t", "Expiration": soon.isoformat()}))
+"""
+
+
+async def test_credentials_are_refreshed_before_they_expire(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """botocore's own chain: a process in the AWS configuration gives keys for a minute."""
+    script, config = tmp_path / "keys.py", tmp_path / "config"
+    script.write_text(_EXPIRING)
+    command = f"{sys.executable} {script} {tmp_path / 'count'}"
+    config.write_text(f"[default]\ncredential_process = {command}\n")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    async with await open_store("dynamodb://eu-west-1", TABLES, endpoint_url=endpoint.url) as store:
+        for _ in range(2):
+            await store.get(Counter.key("c"))
+    signed = [headers["Authorization"].split("/")[0] for headers in endpoint.headers]
+    assert len(set(signed)) == 2

@@ -27,7 +27,7 @@ class Shard:
         self.trouble: dict[str, Any] | None = None
 
 
-def record(thing_id: str, sequence: int) -> dict[str, Any]:
+def record(thing_id: str, sequence: int, removed: dict[str, Any]) -> dict[str, Any]:
     image = {
         "PK": {"S": "OWNER#ann"},
         "SK": {"S": f"THING#{thing_id}"},
@@ -35,11 +35,12 @@ def record(thing_id: str, sequence: int) -> dict[str, Any]:
         "thingId": {"S": thing_id},
     }
     return {
-        "eventName": "INSERT",
+        "eventName": "REMOVE" if thing_id in removed else "INSERT",
+        "userIdentity": removed.get(thing_id),
         "dynamodb": {
             "SequenceNumber": f"{sequence:03d}",
             "ApproximateCreationDateTime": 1_700_000_000,
-            "NewImage": image,
+            "OldImage" if thing_id in removed else "NewImage": image,
         },
     }
 
@@ -50,6 +51,7 @@ class Streams:
     def __init__(self) -> None:
         self.shards: dict[str, Shard] = {}
         self.saved: dict[str, Any] = {}
+        self.removed: dict[str, Any] = {}
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -85,7 +87,9 @@ class Streams:
         if shard.trouble is not None:
             return shard.trouble
         last = min(first + asked["Limit"], len(shard.ids))
-        answer: dict[str, Any] = {"Records": [record(shard.ids[n], n) for n in range(first, last)]}
+        answer: dict[str, Any] = {
+            "Records": [record(shard.ids[n], n, self.removed) for n in range(first, last)]
+        }
         if not (shard.closed and last == len(shard.ids)):
             answer["NextShardIterator"] = f"{name} {last}"
         return answer
@@ -205,3 +209,13 @@ async def test_a_stale_iterator_is_made_anew(streams: Streams, store: Store) -> 
     streams.shards["a"].trouble = None
     assert ids(await feed.read()) == ["2"]
     assert not feed.lost
+
+
+async def test_a_removal_by_the_service_itself_is_an_expiry(streams: Streams, store: Store) -> None:
+    streams.shards = {"a": Shard("1", "2")}
+    streams.removed = {"1": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}, "2": None}
+    found = await store.changes(things, "test").read()
+    assert [(change.kind, change.expired) for change in found] == [
+        ("remove", True),
+        ("remove", False),
+    ]

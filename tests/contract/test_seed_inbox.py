@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from typing import TYPE_CHECKING
 
 import pytest
@@ -221,3 +222,14 @@ async def test_keys_are_the_documents(seeds: Store) -> None:
         ("t#acmeU#u1#main", "c#news"),
         ("t#acmeG#$public#main", "c#*"),
     ]
+
+
+async def test_both_kinds_of_messages_merge_by_id(seeds: Store) -> None:
+    for sent in ("a1", "a3"):
+        await publish(seeds, message(seeds, sent))
+    for sent in ("a2", "a4"):
+        await seeds.put(public(seeds, sent))
+    own = await seeds.query(UserMessage.query("acme", "u1", "main"), reverse=True)
+    shared = await seeds.query(PublicMessage.query("acme", "main"), reverse=True)
+    merged = heapq.merge(own.items, shared.items, key=lambda found: found.id, reverse=True)
+    assert [found.id for found in merged] == ["a4", "a3", "a2", "a1"]
