@@ -231,5 +231,5 @@ async def test_both_kinds_of_messages_merge_by_id(seeds: Store) -> None:
         await seeds.put(public(seeds, sent))
     own = await seeds.query(UserMessage.query("acme", "u1", "main"), reverse=True)
     shared = await seeds.query(PublicMessage.query("acme", "main"), reverse=True)
-    merged = heapq.merge(own.items, shared.items, key=lambda found: found.id, reverse=True)
-    assert [found.id for found in merged] == ["a4", "a3", "a2", "a1"]
+    merged = heapq.merge([m.id for m in own.items], [m.id for m in shared.items], reverse=True)
+    assert list(merged) == ["a4", "a3", "a2", "a1"]
