@@ -107,6 +107,8 @@ class Layout:
             (index, quote(index.name + "_pk"), quote(index.name + "_sk"))
             for index in table.indexes.values()
         ]
+        self._index_pks = {index.pk.name for index in table.indexes.values()}
+        self._in_no_index = [None, None] * len(table.indexes)
         self._numeric = any(key.type == "N" for key in table.key_attributes())
         self._index_names = [
             (index.pk.name, index.sk.name if index.sk else None) for index in table.indexes.values()
@@ -157,8 +159,10 @@ class Layout:
 
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""
-        expires = expiry(self.table, raw)
+        expires = None if self.table.ttl is None else expiry(self.table, raw)
         found: list[Any] = [expires if expires is None else _storable(expires)]
+        if self._index_pks.isdisjoint(raw):
+            return found + self._in_no_index
         for pk_name, sk_name in self._index_names:
             pk = raw.get(pk_name)
             sk = "" if sk_name is None else raw.get(sk_name)

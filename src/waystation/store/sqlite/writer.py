@@ -29,11 +29,17 @@ class _Job:
 
     __slots__ = ("error", "future", "result", "sql", "values", "work")
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
+    def __init__(
+        self,
+        future: asyncio.Future[Any],
+        work: Callable[[sqlite3.Connection], Any] | None,
+        sql: str | None = None,
+        values: tuple[Any, ...] = (),
+    ) -> None:
         self.future = future
-        self.work: Callable[[sqlite3.Connection], Any] | None = None
-        self.sql: str | None = None
-        self.values: tuple[Any, ...] = ()
+        self.work = work
+        self.sql = sql
+        self.values = values
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -78,16 +84,11 @@ class Writer:
 
     def run(self, work: Callable[[sqlite3.Connection], R]) -> Awaitable[R]:
         """The result of a job, once it is durable."""
-        job = _Job(self._loop.create_future())
-        job.work = work
-        return self._submit(job)
+        return self._submit(_Job(self._loop.create_future(), work))
 
     def execute(self, sql: str, values: tuple[Any, ...]) -> Awaitable[None]:
         """Carry out one statement, durably."""
-        job = _Job(self._loop.create_future())
-        job.sql = sql
-        job.values = values
-        return self._submit(job)
+        return self._submit(_Job(self._loop.create_future(), None, sql, values))
 
     def _submit(self, job: _Job) -> Awaitable[Any]:
         if self._closed:
