@@ -281,31 +281,29 @@ async def recorded_answers() -> dict[str, str]:
 
 
 async def growth(folder: Path) -> list[dict[str, Any]]:
-    """How reads fare as the table grows."""
+    """How reads fare as the table grows: a small and a large file in one run."""
     print("Growth")
-    rows = []
-    for items in (1_000, 1_000_000):
-        async with await open_store(f"sqlite:///{folder / f'{items}.db'}", [main]) as store:
-            runs = StoreRuns(store)
-            await runs.load(items)
-            got = await measure(
-                f"{items:,} items",
-                [
-                    Contender("get", runs.get(items=items), 20_000),
-                    Contender("query of 25", runs.query(items=items), 2_000),
-                ],
-                ROUNDS,
-            )
-            size = (folder / f"{items}.db").stat().st_size
-            rows.append(
-                {
-                    "items": items,
-                    "get": got.rate("get"),
-                    "query": got.rate("query of 25"),
-                    "bytes_per_item": size / items,
-                }
-            )
-    return rows
+    sizes = (1_000, 1_000_000)
+    async with AsyncExitStack() as stack:
+        runs = {}
+        for items in sizes:
+            url = f"sqlite:///{folder / f'{items}.db'}"
+            store = await stack.enter_async_context(await open_store(url, [main]))
+            runs[items] = StoreRuns(store)
+            await runs[items].load(items)
+        gets = [Contender(f"{n:,}", runs[n].get(items=n), 20_000) for n in sizes]
+        queries = [Contender(f"{n:,}", runs[n].query(items=n), 2_000) for n in sizes]
+        got = await measure("get", gets, ROUNDS)
+        queried = await measure("query of 25", queries, ROUNDS)
+    return [
+        {
+            "items": n,
+            "get": got.rate(f"{n:,}"),
+            "query": queried.rate(f"{n:,}"),
+            "bytes_per_item": (folder / f"{n}.db").stat().st_size / n,
+        }
+        for n in sizes
+    ]
 
 
 def against(result: Result, mine: str, theirs: str) -> str:
