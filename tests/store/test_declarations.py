@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.model import Note, Thing, things
 from waystation.errors import DeclarationError, InvalidKey, InvalidRequest, UnreadableItem
+from waystation.relay.tables import Source, main
 from waystation.store import Index, Item, KeyAttribute, Table, attr, exists, key_of, open_store
 from waystation.store.tables import scoped_name
 
@@ -232,3 +233,27 @@ async def test_a_foreign_row_does_not_stop_a_scan() -> None:
         await store.put(Other("abc"))
         await store.put(Visit(7))
         assert list((await store.scan(Visit)).items) == [Visit(7)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("status", "nonsense"), ("status", 1), ("event_count", "5"), ("name", None), ("name", 1.5)],
+)
+async def test_a_source_with_a_field_of_another_type_is_refused(field: str, value: Any) -> None:
+    source = Source(source_id="s", user_id="u", name="n", provider="custom", created_at="now")
+    async with await open_store("sqlite://:memory:", [main]) as store:
+        await store.put(source)
+        setattr(source, field, value)
+        with pytest.raises(InvalidRequest):
+            await store.put(source)
+        found = await store.get(Source.key("u", "s"))
+        assert found is not None
+        assert getattr(found, field) != value
+
+
+async def test_an_item_with_a_number_beyond_64_bits_comes_back() -> None:
+    source = Source(source_id="s", user_id="u", name="né", provider="x", created_at="now")
+    source.event_count = 10**30
+    async with await open_store("sqlite://:memory:", [main]) as store:
+        await store.put(source)
+        assert await store.get(Source.key("u", "s")) == source

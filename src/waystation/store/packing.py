@@ -22,15 +22,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _MAP = b"\xde"
 """Begins a msgpack map, followed by its length in two bytes."""
 
-_SCALARS = (
-    inspect.StrType,
-    inspect.IntType,
-    inspect.BoolType,
-    inspect.BytesType,
-    inspect.NoneType,
-    inspect.LiteralType,
-    inspect.EnumType,
-)
+_SCALARS: dict[type, type] = {
+    inspect.StrType: str,
+    inspect.IntType: int,
+    inspect.BoolType: bool,
+    inspect.BytesType: bytes,
+    inspect.NoneType: type(None),
+    inspect.LiteralType: object,
+}
+_COMBINATIONS = 1000
 _EXTENSIONS = (
     inspect.SetType,
     inspect.FrozenSetType,
@@ -53,6 +53,7 @@ class Packing:
         self._plain = uniform and not (numeric or spec.version) and all(map(_is_plain, types))
         self._count = len(types)
         self._head = 1 if self._count < 16 else 3
+        self._fields = _FieldTypes(types)
         self._stored = {key.name for key in spec.table.key_attributes()} & {*spec.names.values()}
         self._decoder: msgspec.msgpack.Decoder[Item] | None = None
         if not spec.key_only and not any(map(_has_extension, types)):
@@ -60,7 +61,7 @@ class Packing:
 
     def pack(self, key: Key[Any], item: Item) -> tuple[bytes, RawItem] | None:
         """The packed item and its extra attributes; None when it needs to be packed as values."""
-        if not self._plain:
+        if not self._plain or not self._fields.hold(item):
             return None
         added = extras = self._spec.extras(key, item)
         if self._stored:
@@ -68,9 +69,7 @@ class Packing:
         try:
             header = _MAP + (self._count + len(added)).to_bytes(2, "big")
             body = header + _encode(item)[self._head :] + _encode(added)[1:]
-            if self._decoder is not None:
-                self._decoder.decode(body)
-        except (OverflowError, UnicodeEncodeError, TypeError, msgspec.ValidationError):
+        except (OverflowError, UnicodeEncodeError, TypeError):
             return None  # something in it is unusual or wrong
         return body, extras
 
@@ -84,16 +83,54 @@ class Packing:
         return self._spec.decode(values.unpack(packed))
 
 
+class _FieldTypes:
+    """Whether an item's fields have the types that they are declared with.
+
+    A struct does not check what is assigned to it. Reading the packed item back would tell, but
+    costs more than packing it; instead, each combination of types is judged once.
+    """
+
+    def __init__(self, types: list[inspect.Type]) -> None:
+        self._allowed = [_python_types(info) for info in types]
+        self._literals = [(n, values) for n, i in enumerate(types) if (values := _values(i))]
+        self._good: set[tuple[type, ...]] = set()
+
+    def hold(self, item: Item) -> bool:
+        found = msgspec.structs.astuple(item)
+        kinds = tuple(map(type, found))
+        if kinds not in self._good:
+            if not all(map(frozenset.__contains__, self._allowed, kinds)):
+                return False
+            if len(self._good) < _COMBINATIONS:
+                self._good.add(kinds)
+        return all(found[n] in allowed for n, allowed in self._literals)
+
+
 def _is_plain(info: inspect.Type) -> bool:
     """Whether msgspec packs values of a type exactly as `values.pack` would."""
-    match info:
-        case inspect.UnionType():
-            return all(map(_is_plain, info.types))
-        case inspect.ListType():
-            return _is_plain(info.item_type)
-        case inspect.DictType():
-            return isinstance(info.key_type, inspect.StrType) and _is_plain(info.value_type)
-    return isinstance(info, _SCALARS)
+    if isinstance(info, inspect.UnionType):
+        return all(map(_is_plain, info.types))
+    return isinstance(info, tuple(_SCALARS))
+
+
+def _python_types(info: inspect.Type) -> frozenset[type]:
+    """The Python types of a plain type's values."""
+    if isinstance(info, inspect.UnionType):
+        return frozenset().union(*map(_python_types, info.types))
+    if isinstance(info, inspect.LiteralType):
+        return frozenset(map(type, info.values))
+    return frozenset(kind for scalar, kind in _SCALARS.items() if isinstance(info, scalar))
+
+
+def _values(info: inspect.Type) -> frozenset[object]:
+    """The only values that a type allows, if it says which."""
+    if isinstance(info, inspect.LiteralType):
+        return frozenset(info.values)
+    if isinstance(info, inspect.UnionType):
+        named = [_values(part) for part in info.types if not isinstance(part, inspect.NoneType)]
+        if named and all(named):
+            return frozenset({None}).union(*named)
+    return frozenset()
 
 
 def _has_extension(info: inspect.Type) -> bool:
