@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.contract.model import TABLES, Counter, Thing
+from tests.support.endpoint import served
 from waystation.errors import (
     AccessRefused,
     InvalidRequest,
@@ -67,17 +68,8 @@ class Endpoint:
 @pytest.fixture
 async def endpoint() -> AsyncIterator[Endpoint]:
     made = Endpoint()
-    app = web.Application()
-    app.router.add_post("/", made.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with served(made.handle) as made.url:
         yield made
-    finally:
-        await runner.cleanup()
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.contract.model import TABLES, Thing, things
+from tests.support.endpoint import served
 from waystation.errors import StoreError
 from waystation.store import Store, open_store
 
@@ -98,16 +99,8 @@ class Streams:
 async def streams(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Streams]:
     monkeypatch.setattr("waystation.aws.client.FIRST_WAIT", 0.0001)
     made = Streams()
-    app = web.Application()
-    app.router.add_post("/", made.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with served(made.handle) as made.url:
         yield made
-    finally:
-        await runner.cleanup()
 
 
 @pytest.fixture
