@@ -244,8 +244,9 @@ async def test_a_source_with_a_field_of_another_type_is_refused(field: str, valu
     async with await open_store("sqlite://:memory:", [main]) as store:
         await store.put(source)
         setattr(source, field, value)
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(InvalidRequest) as refused:
             await store.put(source)
+        assert refused.value.field == field
         found = await store.get(Source.key("u", "s"))
         assert found is not None
         assert getattr(found, field) != value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from waystation.store.values import RawItem
 
 T_co = TypeVar("T_co", covariant=True)
+
+_ATTRIBUTE = re.compile(r"(?:`\$\.|field `)([^.\[`]+)")
 
 
 class Key(msgspec.Struct, Generic[T_co], eq=False, gc=False):
@@ -219,8 +222,13 @@ class Spec:
         try:
             self.decode(raw)
         except UnreadableItem as error:
-            raise InvalidRequest(str(error)) from None
+            raise InvalidRequest(str(error), field=self._blamed(str(error))) from None
         return raw
+
+    def _blamed(self, complaint: str) -> str | None:
+        """The field that msgspec complains about."""
+        at = _ATTRIBUTE.search(complaint)
+        return next((f for f, n in self._encoded.items() if at and n == at[1]), None)
 
     def _normalised(self, name: str, value: object) -> Any:
         try:

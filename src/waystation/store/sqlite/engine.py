@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from waystation.store.actions import Write
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
-    from waystation.store.queries import Query as AnyQuery
     from waystation.store.spec import Key, Spec
     from waystation.store.sqlite.schema import Row
     from waystation.store.tables import Index, Table
@@ -182,7 +181,7 @@ class SqliteStore(Store):
             return Page(found, None)
         return Page(found, encode_cursor(table, index, values.unpack(body)))
 
-    async def count(self, query: AnyQuery[Any], *, where: Condition | None = None) -> int:
+    async def count(self, query: Query[Any], *, where: Condition | None = None) -> int:
         if where is not None or not query.certain or self.path is None:
             return await super().count(query, where=where)
         sql, arguments = query_statement(self._layout(query.table), query, None, reverse=False)

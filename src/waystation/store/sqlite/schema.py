@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.errors import NewerFormat, StoreError, StoreUnavailable, TableMismatch
+from waystation.errors import (
+    InvalidRequest,
+    NewerFormat,
+    StoreError,
+    StoreUnavailable,
+    TableMismatch,
+)
 from waystation.store import numbers, values
 from waystation.store.expiry import expiry
 
@@ -135,6 +141,12 @@ class Layout:
         if self._numeric:
             return column(key.pk), "" if key.sk is None else column(key.sk)
         return key.pk, "" if key.sk is None else key.sk
+
+    def index_columns(self, name: str) -> tuple[str, str]:
+        for index, pk, sk in self.indexes:
+            if index.name == name:
+                return pk, sk
+        raise InvalidRequest(f"table {self.table.name} was opened without an index {name}")
 
     def row(self, key: Key[Any], item: RawItem) -> Row:
         """The row of an item."""

@@ -22,7 +22,7 @@ def query_statement(
     order = ["sk"]
     names = [table.sk.name if table.sk else None]
     if query.index is not None:
-        pk, sk = next((p, s) for i, p, s in layout.indexes if i is query.index)
+        pk, sk = layout.index_columns(query.index.name)
         order = [sk, "pk", "sk"]
         names = [query.index.sk.name if query.index.sk else None, table.pk.name, *names]
     clauses, arguments = [f"{pk}=?"], [column(query.pk)]
