@@ -15,6 +15,12 @@ from waystation.store import Index, Item, KeyAttribute, Table, attr, exists, key
 from waystation.store.tables import scoped_name
 
 
+class Branch(msgspec.Struct):
+    name: str
+    weight: float = 0.0
+    children: list[Branch] = []
+
+
 class Address(msgspec.Struct):
     city: str
     floor: int | None = None
@@ -258,3 +264,17 @@ async def test_an_item_with_a_number_beyond_64_bits_comes_back() -> None:
     async with await open_store("sqlite://:memory:", [main]) as store:
         await store.put(source)
         assert await store.get(Source.key("u", "s")) == source
+
+
+async def test_a_struct_may_hold_itself() -> None:
+    declared = Table("trees", pk="pk")
+
+    class Tree(Item, table=declared, pk="T#{name}"):
+        name: str
+        root: Branch
+        spot: tuple[int, float] = (0, 0.0)
+
+    tree = Tree("oak", Branch("a", 0.5, [Branch("b"), Branch("c", 1.5)]), (1, 2.5))
+    async with await open_store("sqlite://:memory:", [declared]) as store:
+        await store.put(tree)
+        assert await store.get(key_of(tree)) == tree

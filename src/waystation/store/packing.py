@@ -135,13 +135,28 @@ def _values(info: inspect.Type) -> frozenset[object]:
 
 def _has_extension(info: inspect.Type) -> bool:
     """Whether a type holds sets or fractions, which are msgpack extensions when packed."""
+    seen: set[int] = set()
+    pending: list[Any] = [info]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, _EXTENSIONS):
+            return True
+        if id(part) not in seen:
+            seen.add(id(part))
+            pending += _inside(part)
+    return False
+
+
+def _inside(info: inspect.Type) -> list[inspect.Type]:
     match info:
         case inspect.UnionType():
-            return any(map(_has_extension, info.types))
+            return list(info.types)
         case inspect.CollectionType():
-            return isinstance(info, _EXTENSIONS) or _has_extension(info.item_type)
+            return [info.item_type]
+        case inspect.TupleType():
+            return list(info.item_types)
         case inspect.DictType():
-            return _has_extension(info.value_type)
+            return [info.key_type, info.value_type]
         case inspect.StructType():
-            return any(_has_extension(field.type) for field in info.fields)
-    return isinstance(info, _EXTENSIONS)
+            return [field.type for field in info.fields]
+    return []
