@@ -60,10 +60,11 @@ class InboxConfig(Item, table=inbox, pk="t#{tenant_key}", sk="si#{inbox_key}", k
     uid: str
 
 
-class UserMessage(
-    Item, table=inbox, pk="t#{tenant_key}U#{uid}#{inbox_key}", sk="m#{id}", kw_only=True
-):
-    """A message to one user. Times are epoch milliseconds, `expiredat` seconds."""
+class Message(Item, kw_only=True):
+    """What messages to one and to everyone have in common.
+
+    Times are epoch milliseconds, `expiredat` seconds.
+    """
 
     kind: Literal["UM"] = "UM"
     id: str
@@ -72,32 +73,27 @@ class UserMessage(
     audiences: Audiences
     received: int
     delivered: int
-    readat: int | None = None
     expiredat: int
     taxonomy: Taxonomy | None = None
     message: Content
     tenant_key: str
     inbox_key: str
+
+
+class UserMessage(
+    Message, table=inbox, pk="t#{tenant_key}U#{uid}#{inbox_key}", sk="m#{id}", kw_only=True
+):
+    """A message to one user."""
+
+    readat: int | None = None
     uid: str
 
 
 class PublicMessage(
-    Item, table=inbox, pk="t#{tenant_key}G#$public#{inbox_key}", sk="m#{id}", kw_only=True
+    Message, table=inbox, pk="t#{tenant_key}G#$public#{inbox_key}", sk="m#{id}", kw_only=True
 ):
     """A message to everyone, stored once."""
 
-    kind: Literal["UM"] = "UM"
-    id: str
-    host_system_id: str | None = None
-    sender: str
-    audiences: Audiences
-    received: int
-    delivered: int
-    expiredat: int
-    taxonomy: Taxonomy | None = None
-    message: Content
-    tenant_key: str
-    inbox_key: str
     uid: Literal["$public"] = "$public"
 
 
