@@ -27,7 +27,9 @@ class AwsSession:
         self._botocore = botocore.session.get_session()
         found = region or self._botocore.get_config_variable("region")
         if not found:
-            raise InvalidRequest("no AWS region: say dynamodb://eu-west-1 or set AWS_REGION")
+            raise InvalidRequest(
+                "no AWS region: say dynamodb://eu-west-1 or set AWS_DEFAULT_REGION"
+            )
         self.region = str(found)
         self._endpoint_url = endpoint_url
         self._credentials: Credentials | None = None

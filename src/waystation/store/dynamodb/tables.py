@@ -82,6 +82,20 @@ async def _create(store: DynamoStore, table: Table, name: str) -> None:
         if getattr(error.__cause__, "code", "") != "ResourceInUseException":
             raise  # otherwise another process was faster
     await _wait_until_active(store, name)
+    await _keep_backups(store, name)
+
+
+async def _keep_backups(store: DynamoStore, name: str) -> None:
+    """Turn on point-in-time recovery, where the endpoint knows it."""
+    request = {
+        "TableName": name,
+        "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
+    }
+    try:
+        await store.call("UpdateContinuousBackups", request, table=name)
+    except StoreUnavailable as error:
+        if getattr(error.__cause__, "code", "") != "UnknownOperationException":
+            raise  # otherwise this is DynamoDB Local, which keeps none
 
 
 async def _wait_until_active(store: DynamoStore, name: str) -> None:
