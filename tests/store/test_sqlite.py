@@ -399,3 +399,15 @@ async def test_an_open_feed_says_when_changes_went_unread_for_too_long(file: Pat
 async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be opened"):
         await opened(tmp_path / "missing" / "store.db")
+
+
+async def test_every_commit_is_synced_to_the_disk(file: Path) -> None:
+    """A kill cannot show this, only a power cut could: so look at what SQLite was told."""
+    async with await opened(file) as store:
+        synchronous, log = await store._writer.run(
+            lambda connection: [
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("synchronous", "journal_mode")
+            ]
+        )
+        assert (synchronous, log) == (2, "wal")
