@@ -21,7 +21,7 @@ from waystation.store import Put, Store, absent, key_of, open_store
 from waystation.store.dynamodb.engine import DynamoStore
 from waystation.store.dynamodb.wire import item_to_wire
 
-ROUNDS = int(os.environ.get("WAYSTATION_BENCH_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 PRELOADED = 2_000
 PER_SOURCE = 50
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import dynamodb_local
+from tests.support import dynamodb_local, moto_server
 from tests.support.parts import missing
 from waystation.clock import ManualClock
 
@@ -44,6 +44,13 @@ def dynamodb_url() -> Iterator[str]:
 def new_dynamodb_url() -> Iterator[str]:
     """One to itself: adding an index never ends in one that already has tables with a TTL."""
     yield from _dynamodb_local()
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    """The endpoint of a moto server, for SQS and S3."""
+    with moto_server.running() as url:
+        yield url
 
 
 @pytest.fixture

@@ -18,6 +18,26 @@ WaystationError
 │       ├── Throttled
 │       ├── AccessRefused       credentials are missing, wrong or expired
 │       └── OutcomeUnknown      the write may or may not have happened
+├── QueueError
+│   ├── MessageLost             the message is no longer ours: another worker may have it
+│   └── QueueUnavailable        the queue cannot answer; repeating it may help
+├── BlobError                   the object store could not do what was asked
+├── LeaseLost                   somebody else may hold the lease now
+├── IdempotencyError
+│   ├── KeyMissing
+│   ├── KeyReused               the same key came with another payload
+│   ├── InProgress              the work runs elsewhere; `retry_after` says when to ask again
+│   ├── ResultUnavailable       the work was done, its result could not be kept
+│   └── RecordedFailure         the work failed for good, and its error could not be rebuilt
+├── Refusal                     a caller asked for what it cannot have
+│   ├── InvalidInput            `field` names the part at fault
+│   ├── Unauthenticated
+│   ├── Forbidden
+│   ├── NotFound
+│   ├── Conflict
+│   ├── TooManyRequests         `retry_after` says when to ask again
+│   └── Overloaded              the same, but the fault is ours
+├── SettingsError               a setting is unknown or makes no sense
 ├── AwsError                    what an AWS service answered, before a system makes sense of it
 └── DeclarationError            a table or item type is declared wrongly
 """
@@ -155,3 +175,100 @@ class AccessRefused(StoreUnavailable):
 
 class OutcomeUnknown(StoreUnavailable):
     """The answer to a write was lost and repeating it blindly could apply it twice."""
+
+
+class QueueError(WaystationError):
+    """A queue could not do what was asked."""
+
+
+class MessageLost(QueueError):
+    """The message's visibility ran out: another worker may have it."""
+
+
+class QueueUnavailable(QueueError):
+    """The queue cannot answer now."""
+
+
+class BlobError(WaystationError):
+    """The object store could not do what was asked."""
+
+
+class LeaseLost(WaystationError):
+    """The lease ran out or was taken over; what was to be published under it was not."""
+
+
+class IdempotencyError(WaystationError):
+    """Work under an idempotency key could not be done or repeated."""
+
+
+class KeyMissing(IdempotencyError):
+    """There is no idempotency key, and without one the work could be done twice."""
+
+
+class KeyReused(IdempotencyError):
+    """The same key came with another payload."""
+
+
+class InProgress(IdempotencyError):
+    """The same work runs elsewhere. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ResultUnavailable(IdempotencyError):
+    """The work was done and will not be done again, but its result could not be kept."""
+
+
+class RecordedFailure(IdempotencyError):
+    """The work failed for good earlier. `kind` is the name of the error it raised."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+        self.message = message
+
+
+class Refusal(WaystationError):
+    """A caller asked for something that it cannot have."""
+
+
+class InvalidInput(Refusal):
+    """Part of the request makes no sense; `field` names it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Unauthenticated(Refusal):
+    """The caller did not prove who it is."""
+
+
+class Forbidden(Refusal):
+    """The caller is known and may not do this."""
+
+
+class NotFound(Refusal):
+    """There is no such thing, or it is somebody else's."""
+
+
+class Conflict(Refusal):
+    """What is there already stands in the way."""
+
+
+class TooManyRequests(Refusal):
+    """The caller has used up its share. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Overloaded(TooManyRequests):
+    """There is more to do than we can take on."""
+
+
+class SettingsError(WaystationError):
+    """A setting is unknown or makes no sense."""

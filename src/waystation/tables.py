@@ -6,6 +6,8 @@ from waystation.desk import tables as desk
 from waystation.gate import tables as gate
 from waystation.inbox import tables as inbox
 from waystation.pages import tables as pages
+from waystation.patterns.ratelimits import limits
+from waystation.queues.parked import parked
 from waystation.relay import tables as relay
 from waystation.store.feed import checkpoints
 
@@ -15,7 +17,7 @@ SYSTEMS = {
     "desk": desk.TABLES,
     "gate": gate.TABLES,
     "pages": pages.TABLES,
-    "store": [checkpoints],
+    "base": [checkpoints, parked, limits],
 }
 
 TABLES = [table for tables in SYSTEMS.values() for table in tables]

@@ -43,8 +43,8 @@ from waystation.store.compile import Expressions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLES = int(os.environ.get("WAYSTATION_RANDOM_EXAMPLES", "150"))
-SEED = int(os.environ.get("WAYSTATION_RANDOM_SEED", "0")) or random.randrange(1, 2**32)
+EXAMPLES = int(os.environ.get("RANDOM_EXAMPLES", "150"))
+SEED = int(os.environ.get("RANDOM_SEED", "0")) or random.randrange(1, 2**32)
 """Another one every time; a failure names the one to set."""
 
 texts = st.sampled_from(["", "a", "ab", "b", "é", "𝄞", "A", "a#b", "zz"])
@@ -332,5 +332,5 @@ def test_both_engines_give_the_same_answers(dynamodb_url: str) -> None:
     def compare(wanted: list[Step]) -> None:
         asyncio.run(_compare(dynamodb_url, wanted, ensured))
 
-    print(f"WAYSTATION_RANDOM_SEED={SEED}")  # noqa: T201 - pytest shows it when the test fails
+    print(f"RANDOM_SEED={SEED}")  # noqa: T201 - pytest shows it when the test fails
     compare()

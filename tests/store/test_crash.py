@@ -16,7 +16,7 @@ from waystation.store import open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUNDS = int(os.environ.get("WAYSTATION_CRASH_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "20"))
 
 _WRITER = """
 import asyncio, sys

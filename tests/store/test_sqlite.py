@@ -284,8 +284,8 @@ async def test_memory_has_no_backup(tmp_path: Path) -> None:
 async def test_a_write_that_the_disk_refuses_is_reported_and_the_store_goes_on(file: Path) -> None:
     async with await opened(file) as store:
         await store.put(Thing("ann", "1"))
-        pages = store._reader.execute("PRAGMA page_count").fetchone()[0]
-        await store._writer.run(lambda c: c.execute(f"PRAGMA max_page_count={pages + 2}") and None)
+        pages = store.reader.execute("PRAGMA page_count").fetchone()[0]
+        await store.writer.run(lambda c: c.execute(f"PRAGMA max_page_count={pages + 2}") and None)
         with pytest.raises(StoreUnavailable, match="full"):
             await store.put(Thing("ann", "2", a="x" * 300_000))
         assert await store.get(Thing.key("ann", "2")) is None
@@ -372,7 +372,7 @@ async def test_one_writers_mistake_does_not_fail_the_others(file: Path) -> None:
     async with await opened(file) as store:
         outcomes = await asyncio.gather(
             store.put(Thing("ann", "1")),
-            store._writer.run(mistaken),
+            store.writer.run(mistaken),
             store.put(Thing("ann", "2")),
             return_exceptions=True,
         )
@@ -404,7 +404,7 @@ async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
 async def test_every_commit_is_synced_to_the_disk(file: Path) -> None:
     """A kill cannot show this, only a power cut could: so look at what SQLite was told."""
     async with await opened(file) as store:
-        synchronous, log = await store._writer.run(
+        synchronous, log = await store.writer.run(
             lambda connection: [
                 connection.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("synchronous", "journal_mode")

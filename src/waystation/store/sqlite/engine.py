@@ -47,7 +47,8 @@ class SqliteStore(Store):
     """One file, or memory when there is no path.
 
     Reads run where they are called: a hop to another thread costs ten times the read. Writes go
-    through one thread that commits many at once.
+    through one thread that commits many at once. Embedded queues share the file, the `writer` and
+    the `reader`.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class SqliteStore(Store):
             connection.close()
             raise
         self._rows = RowWrites(self._layouts)
-        self._reader = connection if path is None else connect(path)
+        self.reader = connection if path is None else connect(path)
         self._schema: int | None = None
-        self._writer = Writer(connection, self._check_schema, threaded=path is not None)
+        self.writer = Writer(connection, self._check_schema, threaded=path is not None)
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         """Refuse to write rows of an old shape after another process has changed the tables."""
@@ -79,14 +80,20 @@ class SqliteStore(Store):
         """Opening the file has created and checked them."""
 
     async def close(self) -> None:
-        await self._writer.close()
-        self._reader.close()
+        await self.writer.close()
+        self.reader.close()
 
     async def backup(self, target: Path) -> None:
         """Write a consistent copy of the whole file while reads and writes go on."""
         if self.path is None:
             raise InvalidRequest("a store in memory has no file to copy")
         await asyncio.to_thread(upkeep.copy_file, self.path, target)
+
+    async def long_read(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The rows of a read that takes too long for the event loop."""
+        if self.path is None:
+            return self.reader.execute(sql, values).fetchall()
+        return await asyncio.to_thread(upkeep.read_rows, self.path, sql, values)
 
     # Reading
 
@@ -96,7 +103,7 @@ class SqliteStore(Store):
     def _get(self, key: Key[I], expired: bool) -> I | None:
         layout = self._layout(key.spec.table)
         try:
-            row = self._reader.execute(layout.get, layout.key(key)).fetchone()
+            row = self.reader.execute(layout.get, layout.key(key)).fetchone()
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the read failed: {error}") from error
         if row is None or (row[1] is not None and not expired and is_past(row[1], self.now())):
@@ -160,7 +167,7 @@ class SqliteStore(Store):
         now = self.now()
         found: list[Item] = []
         size, count, body = 0, 0, b""
-        rows = self._reader.cursor()
+        rows = self.reader.cursor()
         try:
             rows.execute(sql, [*arguments, -1 if limit is None else limit])
             while size < PAGE_BYTES and (chunk := rows.fetchmany(_ROWS_AT_ONCE)):
@@ -190,9 +197,8 @@ class SqliteStore(Store):
             f"SELECT count(*) FROM ({sql}) "  # noqa: S608
             "WHERE expires IS NULL OR expires NOT BETWEEN ? AND ?"
         )
-        return await asyncio.to_thread(
-            upkeep.read_number, self.path, counting, [*arguments, -1, now - IGNORED_AFTER, now]
-        )
+        rows = await self.long_read(counting, (*arguments, -1, now - IGNORED_AFTER, now))
+        return int(rows[0][0])
 
     # Writing
 
@@ -201,23 +207,23 @@ class SqliteStore(Store):
         layout = self._layout(table)
         row = layout.put_row(write)
         if row and write.condition is None and returning is None and not table.stream:
-            return self._writer.execute(layout.put, row)
+            return self.writer.execute(layout.put, row)
         job = partial(self._rows.write, write, row, returning, self.now(), self._failed)
-        return self._writer.run(job)
+        return self.writer.run(job)
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
         pairs = self._with_rows(writes)
         if sum(len(row[2]) for _, row in pairs if row) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
         job = partial(self._rows.transact, pairs, token, self.now(), self._cancelled)
-        await self._writer.run(job)
+        await self.writer.run(job)
 
     async def _batch_write(self, writes: list[Write]) -> None:
         pairs = self._with_rows(writes)
         jobs = []
         for start in range(0, len(pairs), _WRITES_PER_JOB):
             part = pairs[start : start + _WRITES_PER_JOB]
-            jobs.append(self._writer.run(partial(self._rows.write_all, part, self.now())))
+            jobs.append(self.writer.run(partial(self._rows.write_all, part, self.now())))
         await asyncio.gather(*jobs)
 
     def _with_rows(self, writes: list[Write]) -> list[tuple[Write, Row | None]]:
@@ -226,7 +232,7 @@ class SqliteStore(Store):
     # Upkeep
 
     def _feed(self, table: Table, consumer: str) -> ChangeFeed:
-        return SqliteFeed(self, self._reader, table, consumer)
+        return SqliteFeed(self, self.reader, table, consumer)
 
     async def sweep(self, limit: int = 500) -> int:
         """Remove up to `limit` expired items per table, and what feeds no longer keep."""
@@ -234,8 +240,8 @@ class SqliteStore(Store):
         now = self.now()
         for layout in self._layouts.values():
             if layout.table.ttl is not None:
-                removed += await self._writer.run(partial(self._rows.sweep, layout, now, limit))
-        while await self._writer.run(partial(upkeep.trim, now=now, limit=limit)) == limit:
+                removed += await self.writer.run(partial(self._rows.sweep, layout, now, limit))
+        while await self.writer.run(partial(upkeep.trim, now=now, limit=limit)) == limit:
             pass
         return removed
 

@@ -13,6 +13,7 @@ from waystation.store.sqlite.schema import connect
 from waystation.store.sqlite.transactions import TOKEN_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -40,11 +41,11 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def read_number(path: Path, sql: str, arguments: list[Any]) -> int:
-    """The one number that a long read gives."""
+def read_rows(path: Path, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The rows of a long read."""
     try:
         with closing(connect(path)) as connection:
-            return int(connection.execute(sql, arguments).fetchone()[0])
+            return connection.execute(sql, values).fetchall()
     except sqlite3.Error as error:
         raise StoreUnavailable(f"the read failed: {error}") from error
 

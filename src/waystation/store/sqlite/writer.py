@@ -92,7 +92,8 @@ class Writer:
 
     def _submit(self, job: _Job) -> Awaitable[Any]:
         if self._closed:
-            raise StoreUnavailable("the store is closed")
+            job.future.set_exception(StoreUnavailable("the store is closed"))
+            return job.future
         if self._thread is None:
             self._commit([job])
             job.finish()

@@ -1,0 +1,1 @@
+"""What the systems share: ids, encryption, redaction, rate limits, leases and idempotency."""

@@ -1,0 +1,77 @@
+"""Encryption of what must not lie readable in a database."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from waystation.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NONCE_BYTES = 12
+_VERSION = b"\x01"
+MIN_KEY_CHARACTERS = 32
+
+
+class Vault:
+    """Seals and opens with keys derived from one secret.
+
+    `context` says what the sealed text is and whose: a text copied to another place does not
+    open there.
+    """
+
+    def __init__(self, secret_key: str) -> None:
+        if len(secret_key) < MIN_KEY_CHARACTERS:
+            raise SettingsError(f"secret_key needs at least {MIN_KEY_CHARACTERS} characters")
+        self._secret = secret_key.encode()
+        self._cipher = AESGCM(self.key("seal"))
+
+    def key(self, purpose: str) -> bytes:
+        """32 bytes for one purpose, the same whenever the secret is the same."""
+        return HKDF(SHA256(), 32, b"waystation", purpose.encode()).derive(self._secret)
+
+    def seal(self, plain: bytes, context: str) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return _VERSION + nonce + self._cipher.encrypt(nonce, plain, context.encode())
+
+    def open(self, sealed: bytes, context: str) -> bytes:
+        """The plain text; SettingsError when it was sealed with another key, or elsewhere."""
+        nonce, rest = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+        try:
+            return self._cipher.decrypt(nonce, rest, context.encode())
+        except (InvalidTag, ValueError) as error:
+            raise SettingsError(
+                f"{context} cannot be decrypted: is secret_key the one it was written with?"
+            ) from error
+
+
+def load_or_create_key(path: Path) -> str:
+    """The secret in a file that only its owner can read; made at the first start."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _read_key(path)
+    except OSError as error:
+        raise SettingsError(f"the key file {path} cannot be made: {error}") from error
+    secret = os.urandom(32).hex()
+    with os.fdopen(handle, "w") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(handle)
+    return secret
+
+
+def _read_key(path: Path) -> str:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise SettingsError(f"{path} can be read by others: chmod 600 {path}")
+        return path.read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"the key file {path} cannot be read: {error}") from error

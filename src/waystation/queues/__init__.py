@@ -1,0 +1,22 @@
+"""Durable queues: at least once, groups in strict order, on SQLite or on SQS."""
+
+from waystation.errors import MessageLost, QueueError, QueueUnavailable
+from waystation.queues.base import DeadLetter, Depth, Message, Queue, Queues, QueueSpec
+from waystation.queues.consumer import Consumer
+from waystation.queues.opening import open_queues
+from waystation.queues.parked import parked
+
+__all__ = [
+    "Consumer",
+    "DeadLetter",
+    "Depth",
+    "Message",
+    "MessageLost",
+    "Queue",
+    "QueueError",
+    "QueueSpec",
+    "QueueUnavailable",
+    "Queues",
+    "open_queues",
+    "parked",
+]

@@ -1,0 +1,141 @@
+"""Working off a queue: many messages at once, one of each group, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from waystation.errors import MessageLost, WaystationError
+from waystation.queues.base import MAX_RECEIVE
+
+if TYPE_CHECKING:
+    from waystation.queues.base import Message, Queue
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Message"], Awaitable[None]]
+
+_WAIT_SECONDS = 10.0
+_LONGEST_BACKOFF = 300.0
+
+
+class Consumer:
+    """Hands messages to a handler.
+
+    A message is acknowledged when its handler returns, and given back when it raises, to be
+    tried again later and later. While the handler works, the message is kept from others; if
+    that fails, the handler is cancelled, because another worker may have the message.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handle: Handler,
+        *,
+        concurrency: int = 16,
+        longest: float = 900.0,
+        grace: float = 20.0,
+    ) -> None:
+        """`longest` bounds one handler, `grace` what is still running when told to stop."""
+        self.queue = queue
+        self.handle = handle
+        self._concurrency = concurrency
+        self._longest = longest
+        self._grace = grace
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Work until `stopping` is set, then finish what was begun."""
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            while not stopping.is_set():
+                room = min(MAX_RECEIVE, self._concurrency - len(self._running))
+                if room <= 0:
+                    await asyncio.wait({stop, *self._running}, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await self._take(room, stop)
+        finally:
+            stop.cancel()
+            await self._finish()
+
+    async def _take(self, room: int, stop: asyncio.Task[bool]) -> None:
+        receiving = asyncio.create_task(self.queue.receive(room, wait=_WAIT_SECONDS))
+        try:
+            await asyncio.wait({stop, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                receiving.cancel()
+                return
+            for message in receiving.result():
+                task = asyncio.create_task(self.process(message))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+        finally:
+            receiving.cancel()
+
+    async def _finish(self) -> None:
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=self._grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    async def process(self, message: Message) -> None:
+        """Handle one message, to the end."""
+        work = asyncio.ensure_future(self.handle(message))
+        keeping = asyncio.create_task(self._keep(message, work))
+        try:
+            async with asyncio.timeout(self._longest):
+                await work
+        except asyncio.CancelledError:
+            if not work.cancelled() or not keeping.done():
+                await self._give_back(message, 0.0)  # we are stopping, the message goes on
+                raise
+            log.warning("message %s of %s was lost", message.id, self.queue.spec.name)
+        except Exception:
+            log.exception(
+                "message %s of %s failed, receive %d of %d",
+                message.id,
+                self.queue.spec.name,
+                message.receives,
+                self.queue.spec.max_receives,
+            )
+            await self._give_back(message, backoff(message.receives))
+        else:
+            await self._acknowledge(message)
+        finally:
+            keeping.cancel()
+
+    async def _keep(self, message: Message, work: asyncio.Future[None]) -> None:
+        """Extend the message's visibility for as long as the work goes on."""
+        seconds = self.queue.spec.visibility
+        while True:
+            await asyncio.sleep(seconds / 3)
+            try:
+                await self.queue.extend(message, seconds)
+            except MessageLost:
+                work.cancel()
+                return
+            except WaystationError as error:
+                log.warning("message %s could not be extended: %s", message.id, error)
+
+    async def _acknowledge(self, message: Message) -> None:
+        try:
+            await self.queue.ack(message)
+        except WaystationError as error:
+            log.warning("message %s will come again: %s", message.id, error)
+
+    async def _give_back(self, message: Message, delay: float) -> None:
+        try:
+            await self.queue.release(message, delay)
+        except WaystationError as error:
+            log.warning("message %s will come again later: %s", message.id, error)
+
+
+def backoff(receives: int) -> float:
+    """Seconds before the next try: doubling, with jitter."""
+    longest: float = min(_LONGEST_BACKOFF, 2.0**receives)
+    return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret

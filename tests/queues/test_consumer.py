@@ -1,0 +1,176 @@
+"""Working off a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from waystation.queues import Consumer, Message, Queue, QueueSpec, open_queues
+from waystation.queues.consumer import backoff
+from waystation.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from waystation.clock import ManualClock
+
+SPEC = QueueSpec(name="jobs", ordered=True, visibility=1, max_receives=3)
+
+
+@pytest.fixture
+async def queue(clock: ManualClock) -> AsyncIterator[Queue]:
+    async with await open_store("sqlite://:memory:", [], clock=clock) as store:
+        yield (await open_queues("embedded", [SPEC], store))[SPEC]
+
+
+@asynccontextmanager
+async def consuming(consumer: Consumer) -> AsyncIterator[None]:
+    stopping = asyncio.Event()
+    task = asyncio.create_task(consumer.run(stopping))
+    try:
+        yield
+    finally:
+        stopping.set()
+        await task
+
+
+async def test_a_handled_message_is_acknowledged(queue: Queue, clock: ManualClock) -> None:
+    handled: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handle(message: Message) -> None:
+        handled.put_nowait(message.decode())
+
+    await queue.send(1)
+    async with consuming(Consumer(queue, handle)):
+        assert await handled.get() == 1
+    assert (await queue.depth()).oldest_age is None
+
+
+async def test_a_failed_message_is_tried_again_later(queue: Queue, clock: ManualClock) -> None:
+    tried = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        tried.set()
+        raise ValueError("not today")
+
+    await queue.send(1)
+    async with consuming(Consumer(queue, handle)):
+        await tried.wait()
+    assert await queue.receive() == []
+    clock.advance(3)
+    [message] = await queue.receive()
+    assert message.receives == 2
+
+
+async def test_groups_are_handled_beside_each_other(queue: Queue) -> None:
+    """Each waits for the other, which can only work if both run."""
+    barrier = asyncio.Barrier(2)
+
+    async def handle(message: Message) -> None:
+        await barrier.wait()
+
+    await queue.send(1, group="a")
+    await queue.send(2, group="b")
+    async with consuming(Consumer(queue, handle)), asyncio.timeout(5):
+        while (await queue.depth()).oldest_age is not None:
+            await asyncio.sleep(0.01)
+
+
+async def test_no_more_at_once_than_allowed(queue: Queue) -> None:
+    running, most = 0, 0
+
+    async def handle(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    for n in range(20):
+        await queue.send(n)
+    async with consuming(Consumer(queue, handle, concurrency=3)), asyncio.timeout(5):
+        while (await queue.depth()).oldest_age is not None:
+            await asyncio.sleep(0.01)
+    assert most == 3
+
+
+async def test_stopping_finishes_what_was_begun(queue: Queue) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await queue.send(1)
+    stopping = asyncio.Event()
+    task = asyncio.create_task(Consumer(queue, handle).run(stopping))
+    await begun.wait()
+    stopping.set()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    await task
+    assert (await queue.depth()).oldest_age is None
+
+
+async def test_stopping_gives_back_what_takes_too_long(queue: Queue) -> None:
+    begun = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await queue.send(1)
+    async with consuming(Consumer(queue, handle, grace=0.01)):
+        await begun.wait()
+    [message] = await queue.receive()
+    assert message.receives == 2
+
+
+async def test_work_that_takes_long_keeps_its_message(queue: Queue, clock: ManualClock) -> None:
+    extended = asyncio.Event()
+    extend = queue.extend
+
+    async def noticed(message: Message, seconds: float) -> None:
+        await extend(message, seconds)
+        extended.set()
+
+    queue.extend = noticed  # type: ignore[method-assign]
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        clock.advance(0.9)
+        await extended.wait()
+        clock.advance(0.9)
+        done.set()
+
+    await queue.send(1)
+    async with consuming(Consumer(queue, handle)):
+        await done.wait()
+        assert await queue.receive() == []
+
+
+async def test_work_stops_when_its_message_is_lost(queue: Queue, clock: ManualClock) -> None:
+    ended = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        clock.advance(5)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    await queue.send(1)
+    consumer = Consumer(queue, handle)
+    [message] = await queue.receive()
+    await asyncio.wait_for(consumer.process(message), timeout=5)
+    assert ended.is_set()
+
+
+def test_waits_between_tries_grow_and_end() -> None:
+    assert 1 <= backoff(1) <= 2
+    assert 150 <= backoff(50) <= 300

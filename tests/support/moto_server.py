@@ -1,0 +1,52 @@
+"""Moto's server, for SQS and S3: in this process, with a clock that tests can move."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import moto.sqs.models
+from moto.server import ThreadedMotoServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """The endpoint of a fresh server."""
+    _one_receive_at_a_time()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch) -> None:
+    """Let moto's queues go by a test's clock, which never quite stands still for them."""
+    begun = time.monotonic()
+
+    def now(_: object = None) -> float:
+        return clock() + time.monotonic() - begun
+
+    patch.setattr(moto.sqs.models, "unix_time", now)
+    patch.setattr(moto.sqs.models, "unix_time_millis", lambda _=None: now() * 1000)
+
+
+def _one_receive_at_a_time() -> None:
+    """Its receives are not safe in threads: two could get one message."""
+    lock = threading.Lock()
+    receive = moto.sqs.models.SQSBackend.receive_message
+
+    def alone(*arguments: Any, **named: Any) -> Any:
+        with lock:
+            return receive(*arguments, **named)
+
+    moto.sqs.models.SQSBackend.receive_message = alone  # type: ignore[method-assign]
