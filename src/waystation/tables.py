@@ -6,6 +6,7 @@ from waystation.desk import tables as desk
 from waystation.gate import tables as gate
 from waystation.inbox import tables as inbox
 from waystation.pages import tables as pages
+from waystation.patterns.idempotency import idempotency
 from waystation.patterns.ratelimits import limits
 from waystation.queues.parked import parked
 from waystation.relay import tables as relay
@@ -17,7 +18,7 @@ SYSTEMS = {
     "desk": desk.TABLES,
     "gate": gate.TABLES,
     "pages": pages.TABLES,
-    "base": [checkpoints, parked, limits],
+    "base": [checkpoints, parked, limits, idempotency],
 }
 
 TABLES = [table for tables in SYSTEMS.values() for table in tables]

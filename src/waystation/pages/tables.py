@@ -28,6 +28,7 @@ class PageMeta(
     generated_at: int
     revalidate_seconds: int
     etag: str | None = None
+    fence: int | None = None
     ttl: int | None = None
 
 

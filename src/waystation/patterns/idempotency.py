@@ -1,0 +1,380 @@
+"""Doing work once, however often it is asked for.
+
+Claim, work, complete. A claim is a lease on the key's record: whoever works holds it and keeps it
+alive, and completes only while it is still theirs. What a late worker finds at the end is what its
+successor made of the key, never the other way round. Nothing is kept between calls but the record,
+so calls may nest and run beside each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import math
+import random
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
+
+import msgspec
+
+from waystation.errors import (
+    ConditionFailed,
+    InProgress,
+    KeyMissing,
+    KeyReused,
+    LeaseLost,
+    RecordedFailure,
+    ResultUnavailable,
+    TransactionConflict,
+)
+from waystation.ids import secret_hash
+from waystation.patterns.fingerprints import fingerprint
+from waystation.patterns.leases import Leases
+from waystation.store import Item, Table, attr, exists, set_if_absent, set_to
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from waystation.patterns.leases import Lease
+    from waystation.store import Key, Store
+    from waystation.store.actions import Action
+    from waystation.store.updates import Change
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+MAX_RESULT = 256 * 1024
+MAX_KEY = 1024
+LONGEST = 3600
+"""Seconds that one attempt may hold on to a key, if it keeps its lease alive."""
+_MAX_STEPS = 50
+_POLL = 0.05
+_LONGEST_POLL = 1.0
+
+Outcome = Literal["acquired", "replayed", "conflicted", "lapsed", "completed", "failed"]
+
+idempotency = Table("waystation-idempotency", pk="pk", ttl="expires_at")
+
+Errors = tuple[type[Exception], ...]
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Failure(msgspec.Struct):
+    """An error that the same work would meet again."""
+
+    kind: str
+    message: str
+    arguments: list[Any]
+
+
+class Record(
+    Item,
+    table=idempotency,
+    pk="IDEM#{scope}#{key_hash}",
+    key_only=("scope", "key_hash"),
+    kw_only=True,
+):
+    """What is known of the work under a key. `fence` counts the attempts."""
+
+    scope: str
+    key_hash: str
+    status: Literal["open", "completed", "failed"] = "open"
+    lease_token: str | None = None
+    lease_expires_at: int | None = None
+    fence: int = 0
+    fingerprint: bytes | None = None
+    result: bytes | None = None
+    result_lost: str | None = None
+    failure: Failure | None = None
+    steps: dict[str, bytes] = msgspec.field(default_factory=dict)
+    created_at: int | None = None
+    completed_at: int | None = None
+    expires_at: int | None = None
+
+
+class Run:
+    """One attempt at the work under a key."""
+
+    def __init__(self, owner: Idempotency, lease: Lease) -> None:
+        self._owner = owner
+        self._lease = lease
+        record = lease.row
+        assert isinstance(record, Record)
+        self._steps = record.steps
+        self.attempt = lease.fence
+        self.lost = lease.lost
+        self.committed = False
+
+    async def step(
+        self, name: str, work: Callable[[], Awaitable[T]], *, result: type[T] | None = None
+    ) -> T:
+        """Do a part of the work once: a later attempt finds its result instead of doing it."""
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is not a step's name: letters, digits and _")
+        if name in self._steps:
+            return _decoded(self._steps[name], result)
+        if len(self._steps) >= _MAX_STEPS:
+            raise ValueError(f"there are at most {_MAX_STEPS} steps")
+        value = await work()
+        packed = _encode(value)
+        self._owner.check_size(packed)
+        await self._lease.refresh(set_to(f"steps.{name}", packed))
+        self._steps[name] = packed
+        return value
+
+    async def commit(self, *actions: Action, result: object = None) -> None:
+        """Carry out the caller's writes and complete the work with a result, all or nothing."""
+        closing = self._lease.closing(*self._owner.completion(result))
+        await self._lease.publish(*actions, closing=closing)
+        self.committed = True
+
+
+class Idempotency:
+    """Remembers what was done under which key, for `ttl` seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ttl: int = 86_400,
+        lease: int = 60,
+        max_result: int = MAX_RESULT,
+        hook: Callable[[Outcome, str, str], None] | None = None,
+        leases: Leases | None = None,
+    ) -> None:
+        """`hook` is told the outcome, the scope and the key of every call."""
+        self._store = store
+        self._ttl = ttl
+        self._max_result = max_result
+        self._leases = leases or Leases(store, seconds=lease, longest=LONGEST, skew=0)
+        self._hook = hook or _ignore
+
+    async def run(
+        self,
+        scope: str,
+        key: str | None,
+        work: Callable[[Run], Awaitable[T]],
+        *,
+        payload: object = None,
+        result: type[T] | None = None,
+        terminal: Errors = (),
+        wait: float = 0.0,
+    ) -> T:
+        """Do the work, or give back what it gave before.
+
+        The same key with another payload is refused. `result` is the type to rebuild the result
+        as. Errors of the `terminal` types are remembered and raised again; after any other, the
+        next call tries again. While another call works, this one waits up to `wait` seconds, then
+        raises InProgress.
+        """
+        if not key:
+            raise KeyMissing(f"{scope}: there is no idempotency key")
+        if len(key) > MAX_KEY:
+            raise KeyMissing(f"{scope}: an idempotency key has at most {MAX_KEY} characters")
+        try:
+            claimed = await self._claim(scope, key, fingerprint(payload), wait)
+            if isinstance(claimed, Record):
+                self._hook("replayed", scope, key)
+                return self._replay(claimed, result, terminal)
+        except (InProgress, KeyReused):
+            self._hook("conflicted", scope, key)
+            raise
+        self._hook("acquired", scope, key)
+        return await self._attempt(claimed, work, scope, key, result, terminal)
+
+    async def _attempt(
+        self,
+        lease: Lease,
+        work: Callable[[Run], Awaitable[T]],
+        scope: str,
+        key: str,
+        result: type[T] | None,
+        terminal: Errors,
+    ) -> T:
+        run = Run(self, lease)
+        async with lease.kept():
+            try:
+                value = await work(run)
+            except terminal as error:
+                await self._finish(lease, _failed(error), set_to("status", "failed"))
+                self._hook("failed", scope, key)
+                raise
+            except BaseException:
+                # Whatever it was, even a cancellation: the next call may try at once.
+                await asyncio.shield(lease.release())
+                self._hook("failed", scope, key)
+                raise
+            if not run.committed:
+                late = await self._finish(lease, *self.completion(value))
+                if late is not None:
+                    self._hook("lapsed", scope, key)
+                    return self._replay(late, result, terminal)
+        self._hook("completed", scope, key)
+        return value
+
+    def once(
+        self,
+        scope: str,
+        *,
+        key: Callable[P, str | None],
+        payload: Callable[P, object] | None = None,
+        terminal: Errors = (),
+        wait: float = 0.0,
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+        """A decorator: the function runs once per key.
+
+        `key` and `payload` are called with the function's own arguments; all of them are the
+        payload unless told otherwise. The result is rebuilt as the type that is annotated.
+        """
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+            result = get_type_hints(function).get("return", Any)
+
+            @functools.wraps(function)
+            async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+                told: object = _arguments(function, args, kwargs)
+                if payload is not None:
+                    told = payload(*args, **kwargs)
+                return await self.run(
+                    scope,
+                    key(*args, **kwargs),
+                    lambda _: function(*args, **kwargs),
+                    payload=told,
+                    result=result,
+                    terminal=terminal,
+                    wait=wait,
+                )
+
+            return wrapped
+
+        return decorate
+
+    async def inspect(self, scope: str, key: str) -> Record | None:
+        """The record of a key."""
+        return await self._store.get(_key(scope, key))
+
+    async def evict(self, scope: str, key: str) -> bool:
+        """Forget a key, so that its work can be done again; not while it is being done."""
+        try:
+            await self._store.delete(_key(scope, key), when=exists() & self._leases.free(""))
+        except ConditionFailed:
+            return False
+        return True
+
+    async def _claim(self, scope: str, key: str, print_: bytes, wait: float) -> Lease | Record:
+        """The lease on an open record, or a finished one."""
+        deadline = self._leases.monotonic() + wait
+        pause = _POLL
+        while True:
+            try:
+                return await self._take(_key(scope, key), print_)
+            except TransactionConflict:
+                record = None
+            except ConditionFailed as failed:
+                record = failed.item
+            if record is not None:
+                if record.fingerprint != print_:
+                    raise KeyReused(f"{scope}: the key was used with another payload")
+                if record.status != "open":
+                    return record  # type: ignore[no-any-return]
+            left = deadline - self._leases.monotonic()
+            if left <= 0:
+                ends = record.lease_expires_at if record else None
+                after = max(1.0, (ends or 0) - self._store.clock())
+                raise InProgress(f"{scope}: the same work is being done", retry_after=after)
+            await self._leases.sleep(min(left, pause * (0.5 + random.random())))  # noqa: S311
+            pause = min(_LONGEST_POLL, pause * 2)
+
+    async def _take(self, key: Key[Record], print_: bytes) -> Lease:
+        now = self._store.now()
+        return await self._leases.claim(
+            key,
+            set_to("status", "open"),
+            set_to("fingerprint", print_),
+            set_if_absent("steps", {}),
+            set_if_absent("created_at", now),
+            # Whoever works may hold on for that long; completing sets the end that was asked for.
+            set_to("expires_at", now + self._ttl + math.ceil(self._leases.longest)),
+            when=(attr("status").absent() | (attr("status") == "open"))
+            & (attr("fingerprint").absent() | (attr("fingerprint") == print_)),
+        )
+
+    def completion(self, value: object) -> tuple[Change, ...]:
+        """The changes that record a result. One that cannot be kept must not undo the work."""
+        now = self._store.now()
+        done = (
+            set_to("status", "completed"),
+            set_to("completed_at", now),
+            set_to("expires_at", now + self._ttl),
+        )
+        try:
+            packed = _encode(value)
+            self.check_size(packed)
+        except (TypeError, ValueError, OverflowError) as error:
+            return (*done, set_to("result_lost", str(error)[:200]))
+        return (*done, set_to("result", packed), set_to("steps", {}))
+
+    def check_size(self, packed: bytes) -> None:
+        if len(packed) > self._max_result:
+            raise ValueError(f"{len(packed)} bytes are more than {self._max_result}")
+
+    async def _finish(self, lease: Lease, *changes: Change) -> Record | None:
+        """Complete the work, or find what a successor made of it."""
+        closing = lease.closing(*changes)
+        try:
+            await self._store.update(closing.key, *closing.changes, when=closing.when)
+        except ConditionFailed as failed:
+            record = failed.item
+            if record is None or record.status == "open":
+                raise LeaseLost(f"{lease.key}: another attempt has taken over") from failed
+            return record  # type: ignore[no-any-return]
+        finally:
+            lease.ended = True
+        return None
+
+    def _replay(self, record: Record, result: type[T] | None, terminal: Errors) -> T:
+        if record.failure is not None:
+            raise _rebuilt(record.failure, terminal)
+        if record.result is None:
+            raise ResultUnavailable(f"the work was done; its result is lost: {record.result_lost}")
+        return _decoded(record.result, result)
+
+
+def _decoded(packed: bytes, kind: type[T] | None) -> T:
+    value = msgspec.msgpack.decode(packed, type=Any if kind is None else kind)
+    return cast("T", value)
+
+
+def _key(scope: str, key: str) -> Key[Record]:
+    return Record.key(scope, secret_hash(key))
+
+
+def _failed(error: Exception) -> Change:
+    try:
+        arguments = msgspec.convert(list(error.args), list[str | int | float | bool | None])
+    except msgspec.ValidationError:
+        arguments = []
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    return set_to("failure", Failure(kind, str(error)[:1000], arguments))
+
+
+def _rebuilt(failure: Failure, terminal: Errors) -> Exception:
+    """The error as it was, if it is one of those that were declared."""
+    for kind in terminal:
+        if f"{kind.__module__}.{kind.__qualname__}" == failure.kind and failure.arguments:
+            try:
+                return kind(*failure.arguments)
+            except TypeError:
+                break
+    return RecordedFailure(failure.kind, failure.message)
+
+
+def _arguments(function: Callable[..., object], args: Any, kwargs: Any) -> dict[str, Any]:
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _ignore(outcome: Outcome, scope: str, key: str) -> None:
+    """Nobody wants to know."""

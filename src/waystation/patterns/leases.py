@@ -1,0 +1,239 @@
+"""Leases: one holder at a time, and a fence that shuts out holders who do not know they are late.
+
+A lease is a row with `lease_token`, `lease_expires_at` (epoch seconds) and `fence`, a number that
+grows with every holder. The row stays when the lease is released, so that the fence never starts
+again; it should carry no TTL that could remove it. Services in other languages may hold leases on
+the same rows: a lease is held while `lease_expires_at` is in the future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from waystation.errors import (
+    ConditionFailed,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TransactionCancelled,
+    TransactionConflict,
+)
+from waystation.ids import nanoid
+from waystation.store import Update, absent, add, attr, remove, set_to
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from waystation.clock import Clock
+    from waystation.store import Condition, Item, Key, Store
+    from waystation.store.actions import Action
+    from waystation.store.updates import Change
+
+log = logging.getLogger(__name__)
+
+
+class Leases:
+    """Takes leases on rows of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        seconds: int = 30,
+        longest: float = 600.0,
+        skew: int = 1,
+        monotonic: Clock = time.monotonic,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        """`longest` bounds one hold; `skew` is how far other machines' clocks may be off."""
+        self.store = store
+        self.seconds = seconds
+        self.longest = longest
+        self.skew = skew
+        self.monotonic = monotonic
+        self.sleep = sleep
+
+    async def acquire(self, key: Key[Any], *, token: str | None = None) -> Lease | None:
+        """The lease, or None when another holds it.
+
+        Repeating a call with the same token is safe: what was acquired stays acquired.
+        """
+        try:
+            return await self.claim(key, token=token)
+        except (ConditionFailed, TransactionConflict):
+            return None
+
+    async def claim(
+        self,
+        key: Key[Any],
+        *changes: Change,
+        when: Condition | None = None,
+        token: str | None = None,
+    ) -> Lease:
+        """The lease, with some changes made along with it; ConditionFailed when that cannot be."""
+        token = token or nanoid(21)
+        begun = self.monotonic()
+        made = (
+            set_to("lease_token", token),
+            set_to("lease_expires_at", self.expiry()),
+            add("fence", 1),
+            *changes,
+        )
+        free = self.free(token) if when is None else self.free(token) & when
+        try:
+            row = await self.store.update(key, *made, when=free, returning="new")
+        except OutcomeUnknown:
+            # With our own token the same again is safe, and tells.
+            row = await self.store.update(key, *made, when=free, returning="new")
+        return Lease(self, key, token, row, begun)
+
+    def free(self, token: str) -> Condition:
+        """That a lease can be taken: nobody holds it, or we do already."""
+        return (
+            attr("lease_expires_at").absent()
+            | (attr("lease_expires_at") <= self.store.now() - self.skew)
+            | (attr("lease_token") == token)
+        )
+
+    def expiry(self) -> int:
+        """Whole seconds, rounded up: never earlier than we believe."""
+        return math.ceil(self.store.clock()) + self.seconds
+
+    @asynccontextmanager
+    async def hold(self, key: Key[Any]) -> AsyncIterator[Lease | None]:
+        """The lease for a block of code, kept alive and then released; None when it is taken."""
+        lease = await self.acquire(key)
+        if lease is None:
+            yield None
+            return
+        async with lease.kept():
+            try:
+                yield lease
+            finally:
+                await lease.release()
+
+
+class Lease:
+    """A lease that was taken. `lost` is set when it can no longer be relied on."""
+
+    def __init__(
+        self, leases: Leases, key: Key[Any], token: str, row: Item | None, begun: float
+    ) -> None:
+        self._leases = leases
+        self.key = key
+        self.token = token
+        self.row = row
+        self.fence: int = getattr(row, "fence", 0)
+        self.lost = asyncio.Event()
+        self.ended = False
+        self._begun = begun
+        self._deadline = begun + leases.seconds
+
+    @property
+    def held(self) -> bool:
+        """Whether we may still work: by our own clock, counted from before we asked."""
+        return not self.ended and self._leases.monotonic() < self._deadline
+
+    def owned(self) -> Condition:
+        """The condition that the lease is still this one."""
+        return (attr("lease_token") == self.token) & (attr("fence") == self.fence)
+
+    async def refresh(self, *changes: Change) -> None:
+        """Hold on for another period; LeaseLost when that is no longer possible."""
+        begun = self._leases.monotonic()
+        if begun - self._begun >= self._leases.longest:
+            self._lose()
+            raise LeaseLost(f"{self.key} was held for longer than {self._leases.longest:g} s")
+        try:
+            await self._leases.store.update(
+                self.key,
+                set_to("lease_expires_at", self._leases.expiry()),
+                *changes,
+                when=self.owned(),
+            )
+        except ConditionFailed as error:
+            self._lose()
+            raise LeaseLost(f"{self.key} is held by another") from error
+        self._deadline = begun + self._leases.seconds
+
+    def closing(self, *changes: Change) -> Update[Any]:
+        """The action that gives up the lease, if it is still ours: for a transaction."""
+        return Update(
+            self.key,
+            remove("lease_token"),
+            remove("lease_expires_at"),
+            *changes,
+            when=self.owned(),
+        )
+
+    async def publish(self, *actions: Action, closing: Update[Any] | None = None) -> None:
+        """Carry out the actions and give up the lease, together; LeaseLost if it is not ours."""
+        try:
+            await self._leases.store.transact(*actions, closing or self.closing())
+        except TransactionCancelled as error:
+            if error.reasons[-1] is not None:
+                self._lose()
+                raise LeaseLost(f"{self.key} is held by another") from error
+            raise
+        except StoreUnavailable:
+            if not await self._given_up():
+                raise
+        self.ended = True
+
+    async def _given_up(self) -> bool:
+        """Whether an answer that was lost was a success: only we could have cleared our token."""
+        row = await self._leases.store.get(self.key)
+        if row is None or row.fence != self.fence:
+            raise OutcomeUnknown(f"{self.key} has had another holder since: read what it guards")
+        return row.lease_token is None
+
+    async def release(self) -> None:
+        """Let others have it at once. Does nothing when it is no longer ours."""
+        if self.ended:
+            return
+        self.ended = True
+        action = self.closing()
+        try:
+            await self._leases.store.update(action.key, *action.changes, when=action.when)
+        except ConditionFailed:
+            pass
+        except StoreUnavailable as error:
+            log.warning("%s was not released and will run out: %s", self.key, error)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[Lease]:
+        """Refresh the lease in the background, at a third of its time, while the block runs."""
+        task = asyncio.create_task(self._keep())
+        try:
+            yield self
+        finally:
+            task.cancel()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._leases.sleep(self._leases.seconds / 3)
+            if self.ended:
+                return
+            try:
+                await self.refresh()
+            except LeaseLost:
+                return
+            except StoreUnavailable as error:
+                log.warning("%s could not be refreshed: %s", self.key, error)
+                if not self.held:
+                    self._lose()
+                    return
+
+    def _lose(self) -> None:
+        self.ended = True
+        self.lost.set()
+
+
+def newer(fence: int) -> Condition:
+    """The condition that nothing was published under a later lease."""
+    return absent() | attr("fence").absent() | (attr("fence") < fence)

@@ -1,0 +1,329 @@
+"""Leases: one holder at a time, and the late shut out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from waystation.errors import LeaseLost, OutcomeUnknown
+from waystation.pages.tables import PageLock, PageMeta
+from waystation.patterns.leases import Lease, Leases, newer
+from waystation.store import Put, Store, TransactionCancelled, key_of, open_store
+from waystation.tables import TABLES
+
+if TYPE_CHECKING:
+    from waystation.clock import ManualClock
+
+
+@pytest.fixture
+def leases(store: Store, clock: ManualClock) -> Leases:
+    return Leases(store, seconds=30, longest=120, skew=2, monotonic=clock)
+
+
+def page(name: str, fence: int, body: str = "body") -> PageMeta:
+    return PageMeta(
+        tenant="t",
+        key_hash=name,
+        s3_key=body,
+        generated_at=0,
+        revalidate_seconds=60,
+        fence=fence,
+    )
+
+
+async def taken(leases: Leases, name: str) -> Lease:
+    lease = await leases.acquire(PageLock.key("t", name))
+    assert lease is not None
+    return lease
+
+
+async def test_one_holder_at_a_time(leases: Leases, name: str) -> None:
+    first = await taken(leases, name)
+    assert await leases.acquire(PageLock.key("t", name)) is None
+    assert first.held
+
+
+async def test_of_many_at_once_one_gets_it(leases: Leases, name: str) -> None:
+    got = await asyncio.gather(*(leases.acquire(PageLock.key("t", name)) for _ in range(20)))
+    assert len([lease for lease in got if lease]) == 1
+
+
+async def test_a_repeated_acquire_is_still_ours(leases: Leases, name: str) -> None:
+    assert await leases.acquire(PageLock.key("t", name), token="mine")
+    again = await leases.acquire(PageLock.key("t", name), token="mine")
+    assert again is not None
+    await again.publish(Put(page(name, again.fence), when=newer(again.fence)))
+
+
+async def test_a_released_lease_can_be_had_at_once(leases: Leases, name: str) -> None:
+    first = await taken(leases, name)
+    await first.release()
+    second = await taken(leases, name)
+    assert second.fence > first.fence
+
+
+async def test_a_lease_runs_out_with_an_allowance_for_skew(
+    leases: Leases, name: str, clock: ManualClock
+) -> None:
+    first = await taken(leases, name)
+    clock.advance(31)
+    assert not first.held
+    assert await leases.acquire(PageLock.key("t", name)) is None
+    clock.advance(1)
+    assert await leases.acquire(PageLock.key("t", name)) is not None
+
+
+async def test_refreshing_holds_on(leases: Leases, name: str, clock: ManualClock) -> None:
+    lease = await taken(leases, name)
+    for _ in range(4):
+        clock.advance(20)
+        await lease.refresh()
+        assert await leases.acquire(PageLock.key("t", name)) is None
+    assert lease.held
+
+
+async def test_nobody_holds_for_ever(leases: Leases, name: str, clock: ManualClock) -> None:
+    lease = await taken(leases, name)
+    for _ in range(5):
+        clock.advance(20)
+        await lease.refresh()
+    clock.advance(20)
+    with pytest.raises(LeaseLost, match="longer"):
+        await lease.refresh()
+    assert lease.lost.is_set()
+
+
+async def test_a_late_holder_cannot_refresh(leases: Leases, name: str, clock: ManualClock) -> None:
+    late = await taken(leases, name)
+    clock.advance(33)
+    await taken(leases, name)
+    with pytest.raises(LeaseLost):
+        await late.refresh()
+    assert late.lost.is_set()
+    assert not late.held
+
+
+async def test_publishing_gives_up_the_lease(leases: Leases, name: str) -> None:
+    lease = await taken(leases, name)
+    await lease.publish(Put(page(name, lease.fence), when=newer(lease.fence)))
+    assert await leases.store.get(PageMeta.key("t", name)) == page(name, lease.fence)
+    lock = await leases.store.get(PageLock.key("t", name))
+    assert lock is not None
+    assert (lock.lease_token, lock.lease_expires_at, lock.fence) == (None, None, lease.fence)
+
+
+async def test_a_late_holder_cannot_publish(leases: Leases, name: str, clock: ManualClock) -> None:
+    late = await taken(leases, name)
+    clock.advance(33)
+    successor = await taken(leases, name)
+    with pytest.raises(LeaseLost):
+        await late.publish(Put(page(name, late.fence, "late"), when=newer(late.fence)))
+    await successor.publish(Put(page(name, successor.fence, "right"), when=newer(successor.fence)))
+    with pytest.raises(LeaseLost):
+        await late.publish(Put(page(name, late.fence, "late"), when=newer(late.fence)))
+    meta = await leases.store.get(PageMeta.key("t", name))
+    assert meta is not None
+    assert meta.s3_key == "right"
+
+
+async def test_a_failed_write_keeps_the_lease(leases: Leases, name: str) -> None:
+    await leases.store.put(page(name, fence=1000))
+    lease = await taken(leases, name)
+    with pytest.raises(TransactionCancelled):
+        await lease.publish(Put(page(name, lease.fence), when=newer(lease.fence)))
+    assert lease.held
+    await lease.refresh()
+
+
+async def test_releasing_a_lost_lease_leaves_the_new_holder_alone(
+    leases: Leases, name: str, clock: ManualClock
+) -> None:
+    late = await taken(leases, name)
+    clock.advance(33)
+    successor = await taken(leases, name)
+    await late.release()
+    await successor.refresh()
+
+
+async def test_a_lock_that_another_service_left_half_written_can_be_had(
+    leases: Leases, name: str
+) -> None:
+    await leases.store.put(PageLock(tenant="t", key_hash=name, lease_token="theirs"))
+    assert await leases.acquire(PageLock.key("t", name)) is not None
+
+
+async def test_a_lease_of_another_service_is_respected(
+    leases: Leases, name: str, clock: ManualClock
+) -> None:
+    theirs = PageLock(tenant="t", key_hash=name, lease_token="t", lease_expires_at=int(clock()) + 9)
+    await leases.store.put(theirs)
+    assert await leases.acquire(PageLock.key("t", name)) is None
+
+
+async def test_attributes_that_others_wrote_stay(leases: Leases, name: str) -> None:
+    await leases.store.put(PageLock(tenant="t", key_hash=name, ttl=9_999_999_999))
+    lease = await taken(leases, name)
+    await lease.release()
+    lock = await leases.store.get(PageLock.key("t", name))
+    assert lock is not None
+    assert lock.ttl == 9_999_999_999
+
+
+class Pauses:
+    """A sleep that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[tuple[float, asyncio.Event]] = asyncio.Queue()
+
+    async def __call__(self, seconds: float) -> None:
+        over = asyncio.Event()
+        self.asked.put_nowait((seconds, over))
+        await over.wait()
+
+    async def end(self) -> float:
+        seconds, over = await self.asked.get()
+        over.set()
+        return seconds
+
+
+async def test_a_block_keeps_its_lease_alive(store: Store, name: str, clock: ManualClock) -> None:
+    pauses = Pauses()
+    leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
+    async with leases.hold(PageLock.key("t", name)) as lease:
+        assert lease is not None
+        for _ in range(5):
+            clock.advance(10)
+            assert await pauses.end() == 10
+            await asyncio.wait_for(_until(lambda: not pauses.asked.empty()), 5)
+            assert await leases.acquire(PageLock.key("t", name)) is None
+    assert await leases.acquire(PageLock.key("t", name)) is not None
+
+
+async def test_a_block_hears_that_its_lease_is_lost(
+    store: Store, name: str, clock: ManualClock
+) -> None:
+    pauses = Pauses()
+    leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
+    async with leases.hold(PageLock.key("t", name)) as lease:
+        assert lease is not None
+        clock.advance(40)
+        await taken(leases, name)
+        await pauses.end()
+        await asyncio.wait_for(lease.lost.wait(), 5)
+
+
+async def test_a_taken_lease_is_none_in_a_block(leases: Leases, name: str) -> None:
+    await taken(leases, name)
+    async with leases.hold(PageLock.key("t", name)) as lease:
+        assert lease is None
+
+
+async def _until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+class Contender:
+    """Somebody who takes a lease, works and publishes, and may die after any step."""
+
+    def __init__(self, leases: Leases, key: Any) -> None:
+        self.leases = leases
+        self.key = key
+        self.lease: Lease | None = None
+
+    async def step(self, chance: random.Random) -> int | None:
+        """One step; the fence that was published under, if it was."""
+        if chance.random() < 0.15:
+            self.lease = None  # dies, and starts again knowing nothing
+        elif self.lease is None:
+            self.lease = await self.leases.acquire(self.key)
+        elif chance.random() < 0.3:
+            await self._refresh()
+        elif chance.random() < 0.2:
+            await self.lease.release()
+            self.lease = None
+        else:
+            return await self._publish()
+        return None
+
+    async def _refresh(self) -> None:
+        assert self.lease is not None
+        try:
+            await self.lease.refresh()
+        except LeaseLost:
+            self.lease = None
+
+    async def _publish(self) -> int | None:
+        assert self.lease is not None
+        lease, self.lease = self.lease, None
+        meta = page("p", lease.fence, f"{id(self)}")
+        try:
+            await lease.publish(Put(meta, when=newer(lease.fence)))
+        except LeaseLost:
+            return None
+        return lease.fence
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_never_two_who_could_both_publish(clock: ManualClock, seed: int) -> None:
+    """Crashes at every step, clocks that jump: fences only grow, and every key recovers."""
+    chance = random.Random(seed)
+    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+        leases = Leases(store, seconds=30, longest=90, skew=2, monotonic=clock)
+        key = PageLock.key("t", "p")
+        crew = [Contender(leases, key) for _ in range(5)]
+        published: list[int] = []
+        for _ in range(150):
+            fence = await chance.choice(crew).step(chance)
+            if fence is not None:
+                published.append(fence)
+            holders = [c.lease for c in crew if c.lease is not None and c.lease.held]
+            assert len(holders) <= 1
+            if chance.random() < 0.2:
+                clock.advance(chance.choice([0.4, 1, 15, 29, 31, 35]))
+        assert published == sorted(set(published))
+        assert published
+        meta = await store.get(PageMeta.key("t", "p"))
+        assert meta is not None
+        assert meta.fence == published[-1]
+        clock.advance(33)
+        assert await leases.acquire(key) is not None
+
+
+async def test_a_lost_answer_to_publishing_is_looked_up(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store did it, and could not say so."""
+    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+        leases = Leases(store, monotonic=clock)
+        lease = await taken(leases, "p")
+        transact = store.transact
+
+        async def unheard(*actions: Any) -> None:
+            await transact(*actions)
+            raise OutcomeUnknown("the answer was lost")
+
+        monkeypatch.setattr(store, "transact", unheard)
+        await lease.publish(Put(page("p", lease.fence), when=newer(lease.fence)))
+        assert await store.get(PageMeta.key("t", "p")) is not None
+
+
+async def test_a_publishing_that_failed_says_so(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+        leases = Leases(store, monotonic=clock)
+        lease = await taken(leases, "p")
+
+        async def unheard(*actions: Any) -> None:
+            raise OutcomeUnknown("the answer was lost")
+
+        monkeypatch.setattr(store, "transact", unheard)
+        with pytest.raises(OutcomeUnknown):
+            await lease.publish(Put(page("p", lease.fence), when=newer(lease.fence)))
+        assert lease.held
+        key = key_of(page("p", 1))
+        assert await store.get(key) is None
