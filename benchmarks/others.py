@@ -25,7 +25,8 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 from tests.support.dynamodb_local import free_port
 
-from waystation.relay.tables import Connection, main
+from waystation.accounts.tables import main
+from waystation.relay.tables import Connection
 from waystation.store import key_of, values
 from waystation.store.dynamodb.tables import definition
 

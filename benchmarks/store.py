@@ -16,7 +16,8 @@ from tests.support import dynamodb_local
 from benchmarks.harness import Contender, Result, environment, measure, save
 from benchmarks.others import BotoTable, PynamoTable, RawSqlite, moto_server
 from benchmarks.recorded import recorded_endpoint
-from waystation.relay.tables import Connection, main
+from waystation.accounts.tables import main
+from waystation.relay.tables import Connection
 from waystation.store import Put, Store, absent, key_of, open_store
 from waystation.store.dynamodb.engine import DynamoStore
 from waystation.store.dynamodb.wire import item_to_wire

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waystation.cloudformation import template
 from waystation.errors import WaystationError
-from waystation.store.cloudformation import template
+from waystation.settings import Settings, load_settings
 from waystation.store.tables import scoped_name
-from waystation.tables import SYSTEMS, TABLES
+from waystation.tables import QUEUES, SYSTEMS, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,22 +26,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 0 done, 1 failed, 2 usage."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        return int(options.run(options) or 0)
     except WaystationError as error:
         print(f"waystation: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:
         # The reader has seen enough; leave nothing for the interpreter to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="waystation", description="Where events stop on their way."
     )
+    parser.add_argument("--config", type=Path, help="a TOML file of settings")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="start everything in one process")
+    serve.add_argument("--host", help="the address to listen on")
+    serve.add_argument("--port", type=int, help="the port to listen on")
+    serve.add_argument("--role", choices=["all", "api", "worker"], default="all")
+    serve.set_defaults(run=_serve)
+
+    keys = commands.add_parser("keys", help="API keys").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    create = keys.add_parser("create", help="make a key, and the account if there is none")
+    create.add_argument("email")
+    create.add_argument("--permissions", choices=["read", "write", "admin"], default="admin")
+    create.add_argument("--name", default="made on the command line")
+    create.add_argument("--json", action="store_true", help="for programs")
+    create.set_defaults(run=_create_key)
+
+    doctor = commands.add_parser("doctor", help="check settings, store, queue, blobs and clock")
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=_doctor)
+
     tables = commands.add_parser("tables", help="show every table, or write the template")
     form = tables.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="for programs")
@@ -47,10 +73,69 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _settings(options: argparse.Namespace, **given: Any) -> Settings:
+    return load_settings(options.config, **given)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    # Imported here, as below, so that the small commands start without the server.
+    import uvloop
+
+    from waystation.server.logs import configure_logs
+    from waystation.server.serve import serve
+
+    settings = _settings(options, host=options.host, port=options.port)
+    configure_logs()
+
+    def started(url: str) -> None:
+        told = [f"Waystation {options.role} is at {url}", f"  API docs   {url}/docs"]
+        told.append(f"  state      {url}/readyz   metrics {url}/metrics")
+        told.append("  make a key   waystation keys create you@example.com")
+        told.append(f"  stored in    {settings.store}, environment {settings.env}")
+        print("\n".join(told), flush=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, options.role, started))
+
+
+def _create_key(options: argparse.Namespace) -> None:
+    asyncio.run(_make_key(options))
+
+
+async def _make_key(options: argparse.Namespace) -> None:
+    from waystation.server.runtime import running
+
+    async with running(_settings(options)) as runtime:
+        user = await runtime.accounts.find_or_open(options.email)
+        key, secret = await runtime.accounts.keys.create(
+            user.user_id, options.name, options.permissions
+        )
+    if options.json:
+        made = {"id": key.key_id, "key": secret, "account": user.user_id, "email": user.email}
+        print(json.dumps(made | {"permissions": key.permissions, "plan": user.plan}, indent=2))
+    else:
+        print(secret)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from waystation.server.doctor import examine
+
+    findings = asyncio.run(examine(options.config))
+    if options.json:
+        print(json.dumps([finding.shown() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = "ok  " if finding.ok else "FAIL"
+            print(f"{mark}  {finding.name:<9} {finding.detail}")
+            if finding.fix:
+                print(f"      {'':<9} → {finding.fix}")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
 def _tables(options: argparse.Namespace) -> None:
-    env = os.environ.get("WAYSTATION_ENV", "dev")
+    env = _settings(options).env
     if options.cloudformation:
-        print(json.dumps(template(TABLES, env), indent=2))
+        print(json.dumps(template(TABLES, env, QUEUES), indent=2))
     elif options.json:
         shown = [_described(system, table, env) for system, ts in SYSTEMS.items() for table in ts]
         print(json.dumps(shown, indent=2))

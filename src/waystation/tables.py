@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from waystation.accounts import tables as accounts
 from waystation.desk import tables as desk
 from waystation.gate import tables as gate
 from waystation.inbox import tables as inbox
 from waystation.pages import tables as pages
 from waystation.patterns.idempotency import idempotency
 from waystation.patterns.ratelimits import limits
-from waystation.queues.parked import parked
+from waystation.queues import QueueSpec, parked
 from waystation.relay import tables as relay
 from waystation.store.feed import checkpoints
 
 SYSTEMS = {
+    "accounts": accounts.TABLES,
     "relay": relay.TABLES,
     "inbox": inbox.TABLES,
     "desk": desk.TABLES,
@@ -22,3 +24,6 @@ SYSTEMS = {
 }
 
 TABLES = [table for tables in SYSTEMS.values() for table in tables]
+
+QUEUES: list[QueueSpec] = []
+"""Every queue of every system."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from waystation.relay.tables import ApiKey, Attempt, Connection, Event, Source, User
+from waystation.accounts.tables import ApiKey, User
+from waystation.relay.tables import Attempt, Connection, Event, Source
 from waystation.store import Store, add, exists, set_to
 
 NOW = "2026-01-01T00:00:00Z"

@@ -90,10 +90,12 @@ def test_never_more_than_the_limit_in_any_window(local: LocalLimiter, clock: Man
 async def test_a_shared_limit_holds_under_contention(store: Store, name: str) -> None:
     limiter = SharedLimiter(store, "test", LIMIT)
     tried = await asyncio.gather(*(limiter.take(name) for _ in range(8)), return_exceptions=True)
-    assert len([error for error in tried if error is None]) <= 5
+    got = len([error for error in tried if error is None])
+    assert 1 <= got <= 5
+    for _ in range(5 - got):
+        await limiter.take(name)
     with pytest.raises(TooManyRequests):
-        for _ in range(6):
-            await limiter.take(name)
+        await limiter.take(name)
 
 
 async def test_a_shared_limit_slides(store: Store, name: str, clock: ManualClock) -> None:

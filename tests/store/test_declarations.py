@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from tests.contract.model import Note, Thing, things
+from waystation.accounts.tables import main
 from waystation.errors import DeclarationError, InvalidKey, InvalidRequest, UnreadableItem
-from waystation.relay.tables import Source, main
+from waystation.relay.tables import Source
 from waystation.store import Index, Item, KeyAttribute, Table, attr, exists, key_of, open_store
 from waystation.store.tables import scoped_name
 

@@ -54,18 +54,24 @@ class Vault:
 
 def load_or_create_key(path: Path) -> str:
     """The secret in a file that only its owner can read; made at the first start."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return _read_key(path)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(os.urandom(32).hex() + "\n")
+            file.flush()
+            os.fsync(handle)
+        try:
+            path.hardlink_to(draft)  # all of it or nothing, and never over another's
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
     except OSError as error:
         raise SettingsError(f"the key file {path} cannot be made: {error}") from error
-    secret = os.urandom(32).hex()
-    with os.fdopen(handle, "w") as file:
-        file.write(secret + "\n")
-        file.flush()
-        os.fsync(handle)
-    return secret
+    return _read_key(path)
 
 
 def _read_key(path: Path) -> str:

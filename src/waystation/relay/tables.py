@@ -1,4 +1,4 @@
-"""Ferryhook's two tables: accounts and configuration, and events.
+"""What the relay keeps: sources and connections beside the accounts, events in their own table.
 
 Attribute names are camelCase. The lists in `filters`, `transform` and `retry_config`, and the
 headers of an event, are JSON texts.
@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from waystation.accounts.tables import main
 from waystation.store import Index, Item, Table
 
-Plan = Literal["free", "starter", "pro", "team", "unlimited"]
 Status = Literal["active", "paused", "deleted"]
-Permission = Literal["read", "write", "admin"]
 EventStatus = Literal["received", "processing", "filtered", "delivered", "retrying", "failed"]
-
-main = Table(
-    "ferryhook-main",
-    pk="PK",
-    sk="SK",
-    indexes=[
-        Index("GSI1", pk="GSI1PK", sk="GSI1SK"),
-        Index("GSI2", pk="GSI2PK", sk="GSI2SK"),
-        Index("GSI3", pk="GSI3PK", sk="GSI3SK"),
-    ],
-)
 
 events = Table(
     "ferryhook-events",
@@ -33,32 +21,6 @@ events = Table(
     indexes=[Index("GSI1", pk="GSI1PK", sk="GSI1SK")],
     ttl="expiresAt",
 )
-
-
-class User(
-    Item,
-    table=main,
-    pk="USER#{user_id}",
-    sk="PROFILE",
-    indexes={"GSI1": ("EMAIL#{email}", "USER")},
-    rename="camel",
-    kw_only=True,
-):
-    """An account. `password_hash` is None for those who sign in elsewhere."""
-
-    user_id: str
-    email: str
-    name: str
-    password_hash: str | None = None
-    plan: Plan = "free"
-    stripe_customer_id: str | None = None
-    stripe_sub_id: str | None = None
-    github_id: str | None = None
-    google_id: str | None = None
-    usage_this_month: int = 0
-    usage_period_start: str | None = None
-    created_at: str
-    updated_at: str
 
 
 class Source(
@@ -105,27 +67,6 @@ class Connection(
     updated_at: str
 
 
-class ApiKey(
-    Item,
-    table=main,
-    pk="USER#{user_id}",
-    sk="KEY#{key_id}",
-    indexes={"GSI2": ("KEYHASH#{key_hash}", "KEY")},
-    rename="camel",
-    kw_only=True,
-):
-    """An API key, by the hash of its secret."""
-
-    key_id: str
-    user_id: str
-    name: str
-    key_hash: str
-    key_prefix: str
-    permissions: Permission
-    last_used_at: str | None = None
-    created_at: str
-
-
 class Event(
     Item,
     table=events,
@@ -169,4 +110,4 @@ class Attempt(
     expires_at: int | None = None
 
 
-TABLES = [main, events]
+TABLES = [events]

@@ -1,0 +1,1 @@
+"""Accounts: who may call, with which rights, on which plan."""

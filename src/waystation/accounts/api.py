@@ -1,0 +1,154 @@
+"""Routes of accounts and API keys."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, Request, Router, delete, get, post
+from litestar.datastructures import State
+from msgspec import Meta
+
+from waystation.accounts.plans import PLANS, Limits
+from waystation.accounts.service import Accounts, Principal
+from waystation.accounts.tables import ApiKey, Permission, Plan
+from waystation.accounts.tokens import Tokens  # noqa: TC001
+from waystation.errors import InvalidInput
+
+AnyRequest = Request[Principal, None, State]
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class SignUp(msgspec.Struct, forbid_unknown_fields=True):
+    email: Annotated[str, Meta(max_length=254)]
+    password: Annotated[str, Meta(description="8 characters to 72 bytes")]
+    name: Name
+
+
+class LogIn(msgspec.Struct, forbid_unknown_fields=True):
+    email: Annotated[str, Meta(max_length=254)]
+    password: Annotated[str, Meta(max_length=1000)]
+
+
+class Refresh(msgspec.Struct, forbid_unknown_fields=True):
+    refresh_token: Annotated[str, Meta(max_length=500)]
+
+
+class Me(msgspec.Struct, kw_only=True):
+    id: str
+    email: str
+    name: str
+    plan: Plan
+    limits: Limits
+    created_at: str
+
+
+class NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name = "API key"
+    permissions: Permission = "write"
+
+
+class Key(msgspec.Struct, kw_only=True):
+    """A key as it is listed: its secret is not known to anybody."""
+
+    id: str
+    name: str
+    prefix: Annotated[str, Meta(description="the eight characters after ws_live_")]
+    permissions: Permission
+    last_used_at: str | None
+    created_at: str
+
+
+class CreatedKey(Key, kw_only=True):
+    key: Annotated[str, Meta(description="the key itself, shown this once")]
+
+
+class Keys(msgspec.Struct):
+    data: list[Key]
+    cursor: str | None = None
+    has_more: bool = False
+
+
+class AuthController(Controller):
+    """Opening an account and signing in."""
+
+    path = "/v1/auth"
+    tags = ("Accounts",)
+    opt = {"public": True}  # noqa: RUF012 - Litestar's own way
+
+    @post("/signup", summary="Open an account")
+    async def sign_up(self, data: SignUp, request: AnyRequest, accounts: Accounts) -> Tokens:
+        return await accounts.sign_up(data.email, data.password, data.name, address_of(request))
+
+    @post("/login", status_code=200, summary="Sign in")
+    async def log_in(self, data: LogIn, request: AnyRequest, accounts: Accounts) -> Tokens:
+        return await accounts.log_in(data.email, data.password, address_of(request))
+
+    @post("/refresh", status_code=200, summary="New tokens for a refresh token, once")
+    async def refresh(self, data: Refresh, accounts: Accounts) -> Tokens:
+        return await accounts.sessions.renew(data.refresh_token)
+
+    @post("/logout", status_code=204, summary="End a session and all its tokens")
+    async def log_out(self, data: Refresh, accounts: Accounts) -> None:
+        await accounts.sessions.end(data.refresh_token)
+
+
+class AccountController(Controller):
+    """The caller's own account."""
+
+    path = "/v1"
+    tags = ("Accounts",)
+
+    @get("/me", summary="The account of whoever asks")
+    async def me(self, request: AnyRequest, accounts: Accounts) -> Me:
+        user = await accounts.get(request.user.user_id)
+        return Me(
+            id=user.user_id,
+            email=user.email,
+            name=user.name,
+            plan=user.plan,
+            limits=PLANS[user.plan],
+            created_at=user.created_at,
+        )
+
+    @post("/api-keys", opt={"needs": "admin"}, summary="Make an API key")
+    async def create_key(self, data: NewKey, request: AnyRequest, accounts: Accounts) -> CreatedKey:
+        made, secret = await accounts.keys.create(request.user.user_id, data.name, data.permissions)
+        return CreatedKey(**msgspec.structs.asdict(_shown(made)), key=secret)
+
+    @get("/api-keys", opt={"needs": "admin"}, summary="All API keys")
+    async def list_keys(self, request: AnyRequest, accounts: Accounts) -> Keys:
+        return Keys([_shown(key) for key in await accounts.keys.of(request.user.user_id)])
+
+    @delete("/api-keys/{key_id:str}", opt={"needs": "admin"}, summary="Revoke an API key")
+    async def revoke_key(self, key_id: str, request: AnyRequest, accounts: Accounts) -> None:
+        if len(key_id) > 64:
+            raise InvalidInput("key_id", "this is not a key's id")
+        await accounts.keys.revoke(request.user.user_id, key_id)
+
+
+router = Router(path="/", route_handlers=[AuthController, AccountController])
+
+
+def _shown(key: ApiKey) -> Key:
+    return Key(
+        id=key.key_id,
+        name=key.name,
+        prefix=key.key_prefix,
+        permissions=key.permissions,
+        last_used_at=key.last_used_at,
+        created_at=key.created_at,
+    )
+
+
+def address_of(request: AnyRequest) -> str:
+    """Whom to throttle: an address, or all of an IPv6 customer's."""
+    host = request.client.host if request.client else "unknown"
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -1,0 +1,240 @@
+"""Sign-in with GitHub or Google: the authorization code flow with PKCE, state and a cookie.
+
+The state ties the return to a sign-in that we began, the cookie to the browser that began it, and
+the verifier the code to us. All are good once, for ten minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+
+from waystation.accounts.tables import SignIn
+from waystation.errors import (
+    ConditionFailed,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Overloaded,
+    Unauthenticated,
+)
+from waystation.ids import nanoid, secret_hash
+from waystation.store import exists
+
+if TYPE_CHECKING:
+    from waystation.accounts.service import Accounts
+    from waystation.accounts.tables import Plan
+    from waystation.accounts.tokens import Tokens
+    from waystation.settings import Settings
+    from waystation.store import Store
+
+_SECONDS = 600
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_MAX_ANSWER = 256 * 1024
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who knows who our users are."""
+
+    client_id: str
+    client_secret: str
+    authorize_url: str
+    token_url: str
+    user_url: str
+    emails_url: str | None = None
+    scope: str
+
+
+class Person(msgspec.Struct, frozen=True):
+    """Who somebody is elsewhere, with an email that was verified there."""
+
+    subject: str
+    email: str
+    name: str
+
+
+def configured(settings: Settings) -> dict[str, Provider]:
+    """The providers that the settings turn on."""
+    found = {}
+    if settings.github_client_id and settings.github_client_secret:
+        found["github"] = Provider(
+            client_id=settings.github_client_id,
+            client_secret=settings.github_client_secret,
+            authorize_url="https://github.com/login/oauth/authorize",
+            token_url="https://github.com/login/oauth/access_token",  # noqa: S106 - an address
+            user_url="https://api.github.com/user",
+            emails_url="https://api.github.com/user/emails",
+            scope="read:user user:email",
+        )
+    if settings.google_client_id and settings.google_client_secret:
+        found["google"] = Provider(
+            client_id=settings.google_client_id,
+            client_secret=settings.google_client_secret,
+            authorize_url="https://accounts.google.com/o/oauth2/v2/auth",
+            token_url="https://oauth2.googleapis.com/token",  # noqa: S106 - an address
+            user_url="https://openidconnect.googleapis.com/v1/userinfo",
+            scope="openid email profile",
+        )
+    return found
+
+
+class SignInElsewhere:
+    """Begins sign-ins with a provider and makes accounts of those who come back."""
+
+    def __init__(
+        self,
+        store: Store,
+        accounts: Accounts,
+        providers: dict[str, Provider],
+        *,
+        public_url: str,
+        signup_plan: Plan,
+        signups: bool,
+    ) -> None:
+        self._store = store
+        self._accounts = accounts
+        self._providers = providers
+        self._public_url = public_url.rstrip("/")
+        self._signup_plan = signup_plan
+        self._signups = signups
+
+    async def begin(self, name: str) -> tuple[str, str]:
+        """Where to send the browser, and the cookie to give it."""
+        provider = self._provider(name)
+        state, verifier, cookie = nanoid(32), nanoid(64), nanoid(32)
+        await self._store.put(
+            SignIn(
+                state_hash=secret_hash(state),
+                provider=name,
+                verifier=verifier,
+                cookie_hash=secret_hash(cookie),
+                expires_at=self._store.now() + _SECONDS,
+            )
+        )
+        digest = sha256(verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": provider.client_id,
+            "redirect_uri": self._return_url(name),
+            "scope": provider.scope,
+            "state": state,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        return f"{provider.authorize_url}?{urlencode(query)}", cookie
+
+    async def finish(self, name: str, code: str, state: str, cookie: str | None) -> Tokens:
+        """Sign in whoever came back with a code, opening an account at the first time."""
+        provider = self._provider(name)
+        begun = await self._take(state)
+        same = hmac.compare_digest(begun.cookie_hash, secret_hash(cookie or ""))
+        if begun.provider != name or not same:
+            raise Unauthenticated("this sign-in was begun elsewhere: begin again")
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as http:
+            try:
+                token = await self._exchange(http, provider, name, code, begun.verifier)
+                person = await _person(http, provider, token)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise Overloaded(f"{name} did not answer", retry_after=10) from error
+        user = await self._accounts.by_identity(name, person.subject)
+        if user is None:
+            if not self._signups:
+                raise Forbidden("accounts are opened by the operator here")
+            try:
+                user = await self._accounts.open(
+                    person.email, person.name, self._signup_plan, identity=(name, person.subject)
+                )
+            except Conflict:
+                # Taking over an account because the email matches would hand it to whoever
+                # registered that email first.
+                raise Conflict(
+                    "there is an account with this email: sign in to it with its password"
+                ) from None
+        return await self._accounts.sessions.begin(user.user_id)
+
+    async def _take(self, state: str) -> SignIn:
+        try:
+            begun = await self._store.delete(
+                SignIn.key(secret_hash(state)), when=exists(), returning="old"
+            )
+        except ConditionFailed:
+            begun = None
+        if begun is None:
+            raise Unauthenticated("this sign-in has expired or was used: begin again")
+        return begun
+
+    async def _exchange(
+        self, http: aiohttp.ClientSession, provider: Provider, name: str, code: str, verifier: str
+    ) -> str:
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._return_url(name),
+            "client_id": provider.client_id,
+            "client_secret": provider.client_secret,
+            "code_verifier": verifier,
+        }
+        answer = await _fetch(http, "POST", provider.token_url, data=form)
+        token = answer.get("access_token") if isinstance(answer, dict) else None
+        if not isinstance(token, str):
+            raise Unauthenticated(f"{name} did not accept the code")
+        return token
+
+    def _provider(self, name: str) -> Provider:
+        if name not in self._providers:
+            raise NotFound(f"sign-in with {name} is not turned on")
+        return self._providers[name]
+
+    def _return_url(self, name: str) -> str:
+        return f"{self._public_url}/v1/auth/{name}/callback"
+
+
+async def _person(http: aiohttp.ClientSession, provider: Provider, token: str) -> Person:
+    """The person behind a token, if their email was verified."""
+    bearer = {"Authorization": f"Bearer {token}"}
+    fetched = [_fetch(http, "GET", provider.user_url, headers=bearer)]
+    if provider.emails_url is not None:
+        fetched.append(_fetch(http, "GET", provider.emails_url, headers=bearer))
+    user, *emails = await asyncio.gather(*fetched)
+    subject = user.get("sub") or user.get("id") if isinstance(user, dict) else None
+    email = _primary(emails[0]) if emails else _verified(user)
+    if subject is None or email is None:
+        raise Forbidden("there is no verified email with that account")
+    name = user.get("name") or user.get("login") or email.partition("@")[0]
+    return Person(str(subject), email, str(name)[:100])
+
+
+def _verified(user: Any) -> str | None:
+    if isinstance(user, dict) and user.get("email_verified") is True:
+        return str(user["email"]) if user.get("email") else None
+    return None
+
+
+def _primary(emails: Any) -> str | None:
+    for entry in emails if isinstance(emails, list) else []:
+        if entry.get("primary") is True and entry.get("verified") is True:
+            return str(entry["email"])
+    return None
+
+
+async def _fetch(http: aiohttp.ClientSession, method: str, url: str, **more: Any) -> Any:
+    headers = {"Accept": "application/json", **more.pop("headers", {})}
+    async with http.request(
+        method, url, headers=headers, allow_redirects=False, **more
+    ) as response:
+        body = await response.content.read(_MAX_ANSWER)
+        if response.status >= 500:
+            raise aiohttp.ClientError(f"status {response.status}")
+        if response.status >= 400:
+            return {}
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise aiohttp.ClientError("the answer is not JSON") from error

@@ -1,0 +1,62 @@
+"""Routes of sign-in with a provider."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Controller, Request, Response, Router, get
+from litestar.datastructures import Cookie, State
+from litestar.params import Parameter
+from litestar.response import Redirect
+
+from waystation.accounts.oauth import SignInElsewhere  # noqa: TC001
+from waystation.accounts.tokens import Tokens  # noqa: TC001
+from waystation.errors import Unauthenticated
+
+_COOKIE = "waystation_signin"
+_PATH = "/v1/auth"
+_SECONDS = 600
+
+Text = Annotated[str | None, Parameter(max_length=2000)]
+
+
+class OAuthController(Controller):
+    """Off until a provider is configured."""
+
+    path = _PATH
+    tags = ("Accounts",)
+    opt = {"public": True}  # noqa: RUF012 - Litestar's own way
+
+    @get("/{provider:str}/start", status_code=302, summary="Sign in with GitHub or Google")
+    async def start(
+        self, provider: str, request: Request[None, None, State], elsewhere: SignInElsewhere
+    ) -> Redirect:
+        url, cookie = await elsewhere.begin(provider)
+        kept = Cookie(
+            key=_COOKIE,
+            value=cookie,
+            path=_PATH,
+            max_age=_SECONDS,
+            httponly=True,
+            samesite="lax",
+            secure=request.url.scheme == "https",
+        )
+        return Redirect(url, cookies=[kept])
+
+    @get("/{provider:str}/callback", summary="Where the provider sends the browser back to")
+    async def callback(
+        self,
+        provider: str,
+        request: Request[None, None, State],
+        elsewhere: SignInElsewhere,
+        code: Text = None,
+        state_given: Annotated[str | None, Parameter(query="state", max_length=200)] = None,
+        error: Text = None,
+    ) -> Response[Tokens]:
+        if error is not None or code is None or state_given is None:
+            raise Unauthenticated("the sign-in was not completed")
+        tokens = await elsewhere.finish(provider, code, state_given, request.cookies.get(_COOKIE))
+        return Response(tokens, cookies=[Cookie(key=_COOKIE, path=_PATH, max_age=0)])
+
+
+router = Router(path="/", route_handlers=[OAuthController])

@@ -1,0 +1,187 @@
+"""Accounts: opening, signing in, and who is calling."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from waystation.accounts.keys import PREFIX, ApiKeys, iso
+from waystation.accounts.passwords import Passwords, check_password
+from waystation.accounts.tables import EmailClaim, Identity, Permission, Plan, User
+from waystation.accounts.tokens import Sessions, Tokens
+from waystation.errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    TransactionCancelled,
+    Unauthenticated,
+)
+from waystation.ids import new_id
+from waystation.patterns.ratelimits import Limit, SharedLimiter
+from waystation.store import Put, absent
+
+if TYPE_CHECKING:
+    from waystation.patterns.vault import Vault
+    from waystation.store import Store
+
+_EMAIL = re.compile(r"[^@\s#\x00-\x1f]{1,64}@(?:[^@\s.#\x00-\x1f]{1,63}\.)*[^@\s.#\x00-\x1f]{1,63}")
+_PER_ACCOUNT = Limit(10, 900)
+_PER_ADDRESS = Limit(50, 900)
+_SIGNUPS = Limit(20, 3600)
+_RANKS: dict[Permission, int] = {"read": 1, "write": 2, "admin": 3}
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who is calling, and what they may do."""
+
+    user_id: str
+    permissions: Permission
+    how: Literal["key", "session"]
+
+    def require(self, needed: Permission) -> None:
+        if _RANKS[self.permissions] < _RANKS[needed]:
+            raise Forbidden(f"this takes the permission {needed}; the key has {self.permissions}")
+
+
+class Accounts:
+    """Everything about accounts but HTTP."""
+
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        *,
+        passwords: Passwords | None = None,
+        signups: bool = True,
+        signup_plan: Plan = "free",
+    ) -> None:
+        self._store = store
+        self._passwords = passwords or Passwords()
+        self._signups = signups
+        self._signup_plan = signup_plan
+        self.sessions = Sessions(store, vault)
+        self.keys = ApiKeys(store)
+        self._by_account = SharedLimiter(store, "login-account", _PER_ACCOUNT)
+        self._by_address = SharedLimiter(store, "login-address", _PER_ADDRESS)
+        self._by_signup = SharedLimiter(store, "signup", _SIGNUPS)
+
+    async def sign_up(self, email: str, password: str, name: str, address: str) -> Tokens:
+        """Open an account and sign in to it."""
+        if not self._signups:
+            raise Forbidden("accounts are opened by the operator here")
+        email = folded(email)
+        check_password(password)
+        await self._by_signup.take(address)
+        hashed = await self._passwords.hash(password)
+        user = await self.open(email, name, self._signup_plan, password_hash=hashed)
+        return await self.sessions.begin(user.user_id)
+
+    async def open(
+        self,
+        email: str,
+        name: str,
+        plan: Plan,
+        *,
+        password_hash: str | None = None,
+        identity: tuple[str, str] | None = None,
+    ) -> User:
+        """Write an account, with the claims that make its email and identity its own."""
+        email = folded(email)
+        now = iso(self._store.clock())
+        user = User(
+            user_id=new_id("usr"),
+            email=email,
+            name=name,
+            password_hash=password_hash,
+            plan=plan,
+            github_id=identity[1] if identity and identity[0] == "github" else None,
+            google_id=identity[1] if identity and identity[0] == "google" else None,
+            usage_period_start=now[:10],
+            created_at=now,
+            updated_at=now,
+        )
+        if await self.by_email(email) is not None:  # also those that others wrote without a claim
+            raise Conflict("there is an account with this email")
+        claims = [Put(EmailClaim(email=email, user_id=user.user_id), when=absent())]
+        identities = [
+            Put(Identity(provider=p, subject=s, user_id=user.user_id), when=absent())
+            for p, s in ([identity] if identity else [])
+        ]
+        try:
+            await self._store.transact(*claims, *identities, Put(user, when=absent()))
+        except TransactionCancelled:
+            raise Conflict("there is an account with this email") from None
+        return user
+
+    async def log_in(self, email: str, password: str, address: str) -> Tokens:
+        """Sign in. Whether the account exists shows neither in the answer nor in its time."""
+        try:
+            email = folded(email)
+        except InvalidInput:
+            email = "nobody"
+        await self._by_address.take(address)
+        await self._by_account.take(email)
+        user = await self.by_email(email)
+        hashed = None if user is None else user.password_hash
+        if not await self._passwords.matches(password, hashed) or user is None:
+            raise Unauthenticated("the email or the password is wrong")
+        await self._by_account.give_back(email)
+        await self._by_address.give_back(address)
+        return await self.sessions.begin(user.user_id)
+
+    async def by_email(self, email: str) -> User | None:
+        claim = await self._store.get(EmailClaim.key(email))
+        if claim is not None:
+            return await self._store.get(User.key(claim.user_id))
+        page = await self._store.query(User.query(email, index="GSI1"))
+        return page.items[0] if page.items else None
+
+    async def by_identity(self, provider: str, subject: str) -> User | None:
+        known = await self._store.get(Identity.key(provider, subject))
+        return None if known is None else await self._store.get(User.key(known.user_id))
+
+    async def get(self, user_id: str) -> User:
+        user = await self._store.get(User.key(user_id))
+        if user is None:
+            raise NotFound("the account is gone")
+        return user
+
+    async def find_or_open(self, email: str) -> User:
+        """The account of an email; opened without limits if there is none."""
+        email = folded(email)
+        user = await self.by_email(email)
+        if user is not None:
+            return user
+        try:
+            return await self.open(email, email.partition("@")[0], "unlimited")
+        except Conflict:
+            user = await self.by_email(email)
+            assert user is not None
+            return user
+
+    async def authenticate(self, authorization: str | None) -> Principal:
+        """Who an `Authorization` header speaks for."""
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthenticated("say who you are: Authorization: Bearer and an API key or token")
+        if token.startswith(PREFIX):
+            key = await self.keys.check(token)
+            return Principal(key.user_id, key.permissions, "key")
+        session = await self.sessions.check(token)
+        return Principal(session.user_id, "admin", "session")
+
+    def close(self) -> None:
+        self._passwords.close()
+
+
+def folded(email: str) -> str:
+    """An email in the one form that it is stored and compared in."""
+    email = unicodedata.normalize("NFKC", email).strip().casefold()
+    if len(email) > 254 or not _EMAIL.fullmatch(email):
+        raise InvalidInput("email", "this is not an email address")
+    return email

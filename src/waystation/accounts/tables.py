@@ -1,0 +1,119 @@
+"""Accounts and API keys in Ferryhook's main table, and what is forgotten by itself in another.
+
+The seed finds an email by an index, which two sign-ups at once can both find empty. Here an email
+and a foreign identity are each claimed by a row of their own, written with the account.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from waystation.store import Index, Item, Table
+
+Plan = Literal["free", "starter", "pro", "team", "unlimited"]
+Permission = Literal["read", "write", "admin"]
+
+main = Table(
+    "ferryhook-main",
+    pk="PK",
+    sk="SK",
+    indexes=[
+        Index("GSI1", pk="GSI1PK", sk="GSI1SK"),
+        Index("GSI2", pk="GSI2PK", sk="GSI2SK"),
+        Index("GSI3", pk="GSI3PK", sk="GSI3SK"),
+    ],
+)
+
+sessions = Table("waystation-sessions", pk="pk", ttl="expires_at")
+
+
+class User(
+    Item,
+    table=main,
+    pk="USER#{user_id}",
+    sk="PROFILE",
+    indexes={"GSI1": ("EMAIL#{email}", "USER")},
+    rename="camel",
+    kw_only=True,
+):
+    """An account. `password_hash` is None for those who sign in elsewhere."""
+
+    user_id: str
+    email: str
+    name: str
+    password_hash: str | None = None
+    plan: Plan = "free"
+    stripe_customer_id: str | None = None
+    stripe_sub_id: str | None = None
+    github_id: str | None = None
+    google_id: str | None = None
+    usage_this_month: int = 0
+    usage_period_start: str | None = None
+    created_at: str
+    updated_at: str
+
+
+class EmailClaim(Item, table=main, pk="EMAIL#{email}", sk="CLAIM", rename="camel", kw_only=True):
+    """That an email belongs to an account."""
+
+    email: str
+    user_id: str
+
+
+class Identity(
+    Item,
+    table=main,
+    pk="IDENTITY#{provider}#{subject}",
+    sk="CLAIM",
+    rename="camel",
+    kw_only=True,
+):
+    """That somebody known elsewhere is an account here."""
+
+    provider: str
+    subject: str
+    user_id: str
+
+
+class ApiKey(
+    Item,
+    table=main,
+    pk="USER#{user_id}",
+    sk="KEY#{key_id}",
+    indexes={"GSI2": ("KEYHASH#{key_hash}", "KEY")},
+    rename="camel",
+    kw_only=True,
+):
+    """An API key, by the hash of its secret."""
+
+    key_id: str
+    user_id: str
+    name: str
+    key_hash: str
+    key_prefix: str
+    permissions: Permission
+    last_used_at: str | None = None
+    created_at: str
+
+
+class Session(Item, table=sessions, pk="SESSION#{session_id}", kw_only=True):
+    """A sign-in. `generation` counts the refresh tokens given out; only the latest is good."""
+
+    session_id: str
+    user_id: str
+    generation: int = 0
+    created_at: int
+    expires_at: int
+
+
+class SignIn(Item, table=sessions, pk="SIGNIN#{state_hash}", kw_only=True):
+    """A sign-in elsewhere that was begun: what its return must bring."""
+
+    state_hash: str
+    provider: str
+    verifier: str
+    cookie_hash: str
+    expires_at: int
+
+
+TABLES = [main, sessions]

@@ -1,0 +1,1 @@
+"""The server: HTTP in front, background work behind, and what holds them together."""

@@ -1,0 +1,139 @@
+"""The little of ASGI that the front, the doors and the Lambda handler share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from waystation.server import problems
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_SECONDS = 30.0
+
+
+class BodyTooLarge(Exception):
+    """The request is larger than its door lets in."""
+
+
+class BodyTooSlow(Exception):
+    """The request did not arrive in time."""
+
+
+class Response(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    status: int
+    body: bytes = b""
+    headers: list[tuple[bytes, bytes]] = []
+
+    async def __call__(self, send: Send) -> None:
+        length = (b"content-length", str(len(self.body)).encode())
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [*self.headers, length],
+            }
+        )
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def json_response(status: int, value: object) -> Response:
+    return Response(status, msgspec.json.encode(value), [(b"content-type", b"application/json")])
+
+
+def problem_response(
+    document: problems.Problem, scope: Scope, headers: dict[str, str] | None = None
+) -> Response:
+    more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    body = problems.encode(document, scope.get("request_id"))
+    return Response(document.status, body, [(b"content-type", problems.JSON), *more])
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of a name, which is in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return None
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionError("the caller has gone")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def bounded(receive: Receive, limit: int) -> Receive:
+    """A body of at most `limit` bytes, each part of which arrives in time."""
+    seen = 0
+    ended = False
+
+    async def limited() -> MutableMapping[str, Any]:
+        nonlocal seen, ended
+        if ended:
+            return await receive()  # waits for the caller to go: as long as the answer takes
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            raise BodyTooSlow from None
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            ended = not message.get("more_body", False)
+            if seen > limit:
+                raise BodyTooLarge
+        return message
+
+    return limited
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read already, for somebody else to read."""
+    given = False
+
+    async def again() -> MutableMapping[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+class Capture:
+    """A `send` that keeps the answer instead of sending it."""
+
+    def __init__(self) -> None:
+        self.status = 500
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = [(bytes(k), bytes(v)) for k, v in message.get("headers", [])]
+        elif message["type"] == "http.response.body":
+            self._parts.append(bytes(message.get("body", b"")))
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._parts)
+
+    def response(self) -> Response:
+        kept = [(k, v) for k, v in self.headers if k.lower() != b"content-length"]
+        return Response(self.status, self.body, kept)

@@ -1,0 +1,134 @@
+"""The doctor: tries every part that the settings name, and says what to fix."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.blobs import open_blobs
+from waystation.errors import AccessRefused, SettingsError, TableMissing, WaystationError
+from waystation.ids import nanoid
+from waystation.patterns.vault import Vault
+from waystation.queues import open_queues
+from waystation.settings import load_settings
+from waystation.store import open_store
+from waystation.store.feed import Checkpoint
+from waystation.tables import QUEUES, TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from waystation.settings import Settings
+
+_SKEW_SECONDS = 5.0
+_EARLIEST = 1_760_000_000
+"""A clock that shows a time before this was never set."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found out about one part."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str | None = None
+
+    def shown(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+
+async def examine(config: Path | None) -> list[Finding]:
+    """Findings about everything, as far as it could be looked at."""
+    try:
+        settings = load_settings(config)
+    except SettingsError as error:
+        return [Finding("settings", False, str(error), "see docs/settings.md")]
+    found = [Finding("settings", True, f"environment {settings.env!r}")]
+    checks: list[tuple[str, Callable[[Settings], Awaitable[str]]]] = [
+        ("secret", _secret),
+        ("store", _store),
+        ("queue", _queue),
+        ("blobs", _blobs),
+        ("clock", _clock),
+    ]
+    for name, check in checks:
+        try:
+            found.append(Finding(name, True, await check(settings)))
+        except WaystationError as error:
+            found.append(Finding(name, False, str(error), _fix(name, error)))
+    return found
+
+
+def _fix(name: str, error: WaystationError) -> str:
+    if isinstance(error, AccessRefused):
+        return "give this process AWS credentials that may use the tables, queues and bucket"
+    if isinstance(error, TableMissing):
+        return "deploy `waystation tables --cloudformation`"
+    return {
+        "secret": "set WAYSTATION_SECRET_KEY, or make the directory of the key file writable",
+        "store": "is WAYSTATION_STORE right, its directory writable, its service reachable?",
+        "queue": "is WAYSTATION_QUEUE right and its service reachable? The queues come with "
+        "`waystation tables --cloudformation`",
+        "blobs": "is WAYSTATION_BLOBS right, its directory writable, its bucket there?",
+        "clock": "set the clock: signatures and expiry depend on it (timedatectl set-ntp true)",
+    }[name]
+
+
+async def _secret(settings: Settings) -> str:
+    vault = Vault(settings.key())
+    vault.open(vault.seal(b"test", "doctor"), "doctor")
+    return "set" if settings.secret_key else "in waystation.key"
+
+
+async def _store(settings: Settings) -> str:
+    """Writes and reads, through every table."""
+    url = settings.aws_endpoint_url
+    async with await open_store(
+        settings.store, TABLES, env=settings.env, endpoint_url=url
+    ) as store:
+        for table in TABLES:
+            spec = table.specs[0]
+            await store.scan(spec.item, limit=1)
+        probe = Checkpoint(
+            table="doctor", consumer="doctor", shard=nanoid(), expires_at=store.now() + 60
+        )
+        await store.put(probe)
+        await store.delete(Checkpoint.key(probe.table, probe.consumer, probe.shard))
+    return f"{settings.store}: {len(TABLES)} tables, written and read"
+
+
+async def _queue(settings: Settings) -> str:
+    url = settings.aws_endpoint_url
+    async with (
+        await open_store(settings.store, TABLES, env=settings.env, endpoint_url=url) as store,
+        await open_queues(settings.queue, QUEUES, store, endpoint_url=url) as queues,
+    ):
+        depths = [await queue.depth() for queue in queues]
+    waiting = sum(depth.ready + depth.delayed for depth in depths)
+    return f"{settings.queue}: {len(depths)} queues, {waiting} messages waiting"
+
+
+async def _blobs(settings: Settings) -> str:
+    blobs = open_blobs(settings.blobs, endpoint_url=settings.aws_endpoint_url)
+    key = f"doctor/{nanoid()}"
+    await blobs.put(key, b"test")
+    await blobs.delete(key)
+    return f"{settings.blobs}: written and read"
+
+
+async def _clock(settings: Settings) -> str:
+    """Our clock against that of whoever keeps the blobs."""
+    if time.time() < _EARLIEST:
+        raise SettingsError("the clock shows a time long past")
+    blobs = open_blobs(settings.blobs, endpoint_url=settings.aws_endpoint_url)
+    key = f"doctor/{nanoid()}"
+    await blobs.put(key, b"test")
+    stamps = [at async for name, at in blobs.walk("doctor") if name == key]
+    await blobs.delete(key)
+    off = time.time() - stamps[0] if stamps else 0.0
+    if abs(off) > _SKEW_SECONDS:
+        raise SettingsError(f"the clock is off by {off:.0f} seconds")
+    return f"within {_SKEW_SECONDS:g} seconds of the object store's"

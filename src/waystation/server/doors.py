@@ -1,0 +1,110 @@
+"""The doors that show how the server is doing, and what its API is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.errors import NotFound, WaystationError
+from waystation.server import metrics, openapi
+from waystation.server.asgi import Response, json_response
+from waystation.server.front import Door
+from waystation.store.feed import Checkpoint
+
+if TYPE_CHECKING:
+    from litestar import Litestar
+
+    from waystation.server.asgi import App, Receive, Scope, Send
+    from waystation.server.runtime import Runtime
+
+_CHECK_SECONDS = 3.0
+_HTML = [
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+]
+
+
+class Health:
+    """Whether the process lives, and whether it should be given work."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def live(self) -> Response:
+        return json_response(200, {"status": "ok"})
+
+    async def ready(self) -> Response:
+        """200 while we can take requests; jobs that fail are shown and do not change that."""
+        supervisor = self._runtime.supervisor
+        trouble = await self._trouble()
+        status = "ready"
+        if supervisor.stopping.is_set():
+            status = "draining"
+        elif trouble is not None:
+            status = "unavailable"
+        elif supervisor.failing:
+            status = "degraded"
+        shown = {
+            "status": status,
+            "store": trouble or "ok",
+            "jobs": [msgspec.structs.asdict(state) for state in supervisor.states()],
+        }
+        return json_response(200 if status in ("ready", "degraded") else 503, shown)
+
+    async def _trouble(self) -> str | None:
+        """What keeps the store from answering, without the details that are for the log."""
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await self._runtime.store.get(Checkpoint.key("health", "health", "health"))
+        except (WaystationError, TimeoutError) as error:
+            return type(error).__name__
+        return None
+
+    async def metrics(self) -> Response:
+        runtime = self._runtime
+        body = await runtime.metrics.page(runtime.queues, runtime.supervisor)
+        return Response(200, body, [(b"content-type", metrics.CONTENT_TYPE)])
+
+
+def health_doors(runtime: Runtime) -> dict[str, Door]:
+    health = Health(runtime)
+    return {
+        "healthz": Door(_page("/healthz", health.live), quiet=True),
+        "readyz": Door(_page("/readyz", health.ready), quiet=True),
+        "metrics": Door(_page("/metrics", health.metrics), quiet=True),
+    }
+
+
+def description_doors(api: Litestar) -> dict[str, Door]:
+    described = openapi.document(api)
+    json, html = json_response(200, described), Response(200, openapi.page(described), _HTML)
+
+    async def for_programs() -> Response:
+        return json
+
+    async def for_people() -> Response:
+        return html
+
+    return {
+        "openapi.json": Door(_page("/openapi.json", for_programs)),
+        "docs": Door(_page("/docs", for_people)),
+    }
+
+
+def _page(path: str, answer: Any) -> App:
+    """An ASGI app that answers GET at one path."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].rstrip("/") != path:
+            raise NotFound("there is nothing here")
+        if scope["method"] not in ("GET", "HEAD"):
+            await Response(405, headers=[(b"allow", b"GET, HEAD")])(send)
+            return
+        response: Response = await answer()
+        if scope["method"] == "HEAD":
+            response = Response(response.status, headers=response.headers)
+        await response(send)
+
+    return app

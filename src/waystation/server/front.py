@@ -1,0 +1,155 @@
+"""The front: every request passes here, and the hot doors go no further.
+
+It gives a request its id, bounds its body, answers what goes wrong with a problem document, adds
+the headers that every answer has, counts and logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.ids import nanoid
+from waystation.server import problems
+from waystation.server.asgi import (
+    App,
+    BodyTooLarge,
+    BodyTooSlow,
+    Receive,
+    Scope,
+    Send,
+    bounded,
+    header,
+    problem_response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
+    from waystation.server.metrics import Metrics
+
+log = logging.getLogger("waystation.access")
+errors_log = logging.getLogger(__name__)
+
+API_BODY = 1024 * 1024
+_REQUEST_ID = re.compile(r"[\w.-]{1,64}")
+
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_STRICT = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+class Door(msgspec.Struct, frozen=True):
+    """A bare ASGI handler for all paths that begin with one segment."""
+
+    app: App
+    max_body: int = 0
+    quiet: bool = False
+
+
+class Front:
+    """Sends requests to a door by their first segment, or else to the API."""
+
+    def __init__(self, doors: Mapping[str, Door], api: App, metrics: Metrics) -> None:
+        self._doors = doors
+        self._api = Door(api, API_BODY)
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served here")
+        begun = time.perf_counter()
+        segment = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
+        door = self._doors.get(segment, self._api)
+        scope["request_id"] = _request_id(scope)
+        answer = _Answer(scope, send)
+        try:
+            await self._enter(door, scope, receive, answer)
+        finally:
+            self._account(scope, segment, door, answer, time.perf_counter() - begun)
+
+    async def _enter(self, door: Door, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        try:
+            if _declared(scope) > door.max_body:
+                raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
+            await door.app(scope, bounded(receive, door.max_body), answer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            document, headers = explained(error, scope, door.max_body)
+            if answer.status is None:
+                await problem_response(document, scope, headers)(answer)
+
+    def _account(
+        self, scope: Scope, segment: str, door: Door, answer: _Answer, seconds: float
+    ) -> None:
+        route = f"/{segment}" if door is not self._api else scope.get("path_template") or "other"
+        status = answer.status or 499
+        self._metrics.observe(scope["method"], route, status, seconds)
+        if not door.quiet:
+            fields: dict[str, Any] = {
+                "method": scope["method"],
+                "path": scope["path"][:500],
+                "status": status,
+                "ms": round(seconds * 1000, 2),
+                "request_id": scope["request_id"],
+                "account": scope.get("account"),
+            }
+            log.info("request", extra={"fields": fields})
+
+
+class _Answer:
+    """A `send` that adds what every answer has, and remembers the status."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.status: int | None = None
+        self._scope = scope
+        self._send = send
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            given = list(message.get("headers", []))
+            names = {name for name, _ in given}
+            given += _SECURITY
+            given += [default for default in (_STRICT, _NO_STORE) if default[0] not in names]
+            given.append((b"x-request-id", self._scope["request_id"].encode()))
+            message["headers"] = given
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's own, if it is one that can be trusted in a log; or else a new one."""
+    given = header(scope, b"x-request-id")
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else nanoid(21)
+
+
+def _declared(scope: Scope) -> int:
+    length = header(scope, b"content-length")
+    return int(length) if length is not None and length.isdigit() else 0
+
+
+def explained(
+    error: Exception, scope: Scope, max_body: int = 0
+) -> tuple[problems.Problem, dict[str, str]]:
+    """The answer to a request that failed. Our own faults are logged, and told without detail."""
+    close = {"connection": "close"}
+    if isinstance(error, BodyTooLarge):
+        detail = f"a body has at most {max_body} bytes here"
+        return problems.problem(413, detail, code="body_too_large"), close
+    if isinstance(error, BodyTooSlow):
+        return problems.problem(408, "the body did not arrive in time"), close
+    found = problems.problem_of(error)
+    if found is not None and found[0].status < 500:
+        return found
+    if not isinstance(error, ConnectionError):
+        fields = {"request_id": scope["request_id"], "path": scope["path"][:500]}
+        errors_log.error("a request failed", exc_info=error, extra={"fields": fields})
+    return found or (problems.problem(500, "something went wrong on our side"), {})

@@ -1,0 +1,110 @@
+"""Serving: uvicorn in front, jobs behind, and a drain at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import uvicorn
+
+from waystation.errors import SettingsError
+from waystation.server.app import build_app, build_worker_app
+from waystation.server.runtime import running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from waystation.server.front import Front
+    from waystation.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Role = Literal["all", "api", "worker"]
+
+_GRACE_SECONDS = 25
+_BACKLOG = 2048
+_MOST_REQUESTS = 10_000
+
+
+async def serve(settings: Settings, role: Role, started: Callable[[str], None]) -> None:
+    """Serve until told to stop, then finish what was begun.
+
+    `started` is told the address once requests are answered.
+    """
+    with _listening(settings) as listener:
+        async with running(settings) as runtime:
+            app = build_worker_app(runtime) if role == "worker" else build_app(runtime)
+            if role != "api":
+                runtime.add_jobs()
+            server = _Server(_config(app, settings))
+
+            def stop() -> None:
+                log.info("stopping: finishing what was begun")
+                runtime.supervisor.stopping.set()
+                server.should_exit = True
+
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop)
+            runtime.supervisor.start()
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            server.when_started = lambda: started(f"http://{shown}:{port}")
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                await runtime.supervisor.stop(_GRACE_SECONDS)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, but the signals are ours."""
+
+    when_started: Callable[[], None]
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.when_started()
+
+
+def _config(app: Front, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        timeout_keep_alive=75,
+        limit_concurrency=_MOST_REQUESTS,
+    )
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The socket, bound before anything is opened: a port that is taken is said at once."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise SettingsError(
+                f"port {settings.port} of {settings.host} cannot be used: {error.strerror}; "
+                "another one: --port or WAYSTATION_PORT"
+            ) from error
+        listener.setblocking(False)
+        yield listener

@@ -1,0 +1,116 @@
+"""Background work: started together, restarted when it fails, stopped in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+from waystation.patterns.redaction import redact
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[asyncio.Event], Awaitable[None]]
+"""Works until the event is set, then finishes what it has begun."""
+
+FIRST_BACKOFF = 0.5
+_LONGEST_BACKOFF = 60.0
+_HEALTHY_SECONDS = 60.0
+
+
+class JobState(msgspec.Struct, kw_only=True):
+    """How a job is doing."""
+
+    name: str
+    status: Literal["starting", "running", "restarting", "stopped"] = "starting"
+    restarts: int = 0
+    failures: int = 0
+    last_error: str | None = None
+
+
+class Supervisor:
+    """Runs jobs. A job that fails is started again, after longer and longer waits."""
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self._jobs: dict[str, Job] = {}
+        self._states: dict[str, JobState] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def add(self, name: str, job: Job) -> None:
+        self._jobs[name] = job
+        self._states[name] = JobState(name=name)
+
+    def start(self) -> None:
+        for name, job in self._jobs.items():
+            self._tasks.append(asyncio.create_task(self._watch(name, job), name=name))
+
+    def states(self) -> list[JobState]:
+        return list(self._states.values())
+
+    @property
+    def failing(self) -> bool:
+        return any(state.status == "restarting" for state in self._states.values())
+
+    async def stop(self, grace: float = 25.0) -> None:
+        """Let the jobs finish; those that take longer than `grace` are cancelled."""
+        self.stopping.set()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=grace)
+        for task in late:
+            log.warning("job %s did not finish in time", task.get_name())
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _watch(self, name: str, job: Job) -> None:
+        state = self._states[name]
+        while not self.stopping.is_set():
+            state.status = "running"
+            begun = time.monotonic()
+            try:
+                await job(self.stopping)
+            except Exception as error:
+                log.exception("job %s failed", name)
+                state.last_error = redact(f"{type(error).__name__}: {error}")[:200]
+            else:
+                if self.stopping.is_set():
+                    break
+                state.last_error = "it ended by itself"
+            healthy = time.monotonic() - begun >= _HEALTHY_SECONDS
+            state.failures = 1 if healthy else state.failures + 1
+            state.restarts += 1
+            state.status = "restarting"
+            await pause(self.stopping, backoff(state.failures))
+        state.status = "stopped"
+
+
+def every(seconds: float, work: Callable[[], Awaitable[object]]) -> Job:
+    """A job that does something again and again, until told to stop."""
+
+    async def job(stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            await work()
+            await pause(stopping, seconds * (0.9 + random.random() / 5))  # noqa: S311 - jitter
+
+    return job
+
+
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Wait, but not once we are to stop."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        pass
+
+
+def backoff(failures: int) -> float:
+    longest: float = min(_LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(failures, 20))
+    return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret
