@@ -8,10 +8,11 @@ import pytest
 
 from tests.support import dynamodb_local, moto_server
 from tests.support.parts import missing
+from tests.support.site import Site, site
 from waystation.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,3 +57,10 @@ def moto_url() -> Iterator[str]:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+async def server(clock: ManualClock) -> AsyncIterator[Site]:
+    """The whole product in memory, on a real socket."""
+    async with site(clock) as running:
+        yield running

@@ -90,12 +90,17 @@ def _serve(options: argparse.Namespace) -> None:
     def started(url: str) -> None:
         told = [f"Waystation {options.role} is at {url}", f"  API docs   {url}/docs"]
         told.append(f"  state      {url}/readyz   metrics {url}/metrics")
-        told.append("  make a key   waystation keys create you@example.com")
+        told.append(f"  make a key   {_called()} keys create you@example.com")
         told.append(f"  stored in    {settings.store}, environment {settings.env}")
         print("\n".join(told), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, options.role, started))
+
+
+def _called() -> str:
+    """This command as it was typed."""
+    return sys.argv[0] if sys.argv[0].endswith("waystation") else "waystation"
 
 
 def _create_key(options: argparse.Namespace) -> None:

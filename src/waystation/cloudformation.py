@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def template(tables: Iterable[Table], env: str, queues: Sequence[QueueSpec] = ()) -> dict[str, Any]:
     """A template that creates what one environment needs, and keeps its data if it is deleted."""
     resources = {_logical_name(table.name, "Table"): _resource(table, env) for table in tables}
-    outputs = {
+    outputs: dict[str, Any] = {
         f"{name}Stream": {"Value": {"Fn::GetAtt": [name, "StreamArn"]}}
         for name, resource in resources.items()
         if "StreamSpecification" in resource["Properties"]

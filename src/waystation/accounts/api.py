@@ -8,6 +8,8 @@ from typing import Annotated
 import msgspec
 from litestar import Controller, Request, Router, delete, get, post
 from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody  # noqa: TC002
 from msgspec import Meta
 
 from waystation.accounts.plans import PLANS, Limits
@@ -16,6 +18,7 @@ from waystation.accounts.tables import ApiKey, Permission, Plan
 from waystation.accounts.tokens import Tokens  # noqa: TC001
 from waystation.errors import InvalidInput
 
+Service = NamedDependency[Accounts]
 AnyRequest = Request[Principal, None, State]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 
@@ -78,19 +81,21 @@ class AuthController(Controller):
     opt = {"public": True}  # noqa: RUF012 - Litestar's own way
 
     @post("/signup", summary="Open an account")
-    async def sign_up(self, data: SignUp, request: AnyRequest, accounts: Accounts) -> Tokens:
+    async def sign_up(
+        self, data: JSONBody[SignUp], request: AnyRequest, accounts: Service
+    ) -> Tokens:
         return await accounts.sign_up(data.email, data.password, data.name, address_of(request))
 
     @post("/login", status_code=200, summary="Sign in")
-    async def log_in(self, data: LogIn, request: AnyRequest, accounts: Accounts) -> Tokens:
+    async def log_in(self, data: JSONBody[LogIn], request: AnyRequest, accounts: Service) -> Tokens:
         return await accounts.log_in(data.email, data.password, address_of(request))
 
     @post("/refresh", status_code=200, summary="New tokens for a refresh token, once")
-    async def refresh(self, data: Refresh, accounts: Accounts) -> Tokens:
+    async def refresh(self, data: JSONBody[Refresh], accounts: Service) -> Tokens:
         return await accounts.sessions.renew(data.refresh_token)
 
     @post("/logout", status_code=204, summary="End a session and all its tokens")
-    async def log_out(self, data: Refresh, accounts: Accounts) -> None:
+    async def log_out(self, data: JSONBody[Refresh], accounts: Service) -> None:
         await accounts.sessions.end(data.refresh_token)
 
 
@@ -101,7 +106,7 @@ class AccountController(Controller):
     tags = ("Accounts",)
 
     @get("/me", summary="The account of whoever asks")
-    async def me(self, request: AnyRequest, accounts: Accounts) -> Me:
+    async def me(self, request: AnyRequest, accounts: Service) -> Me:
         user = await accounts.get(request.user.user_id)
         return Me(
             id=user.user_id,
@@ -113,16 +118,20 @@ class AccountController(Controller):
         )
 
     @post("/api-keys", opt={"needs": "admin"}, summary="Make an API key")
-    async def create_key(self, data: NewKey, request: AnyRequest, accounts: Accounts) -> CreatedKey:
+    async def create_key(
+        self, data: JSONBody[NewKey], request: AnyRequest, accounts: Service
+    ) -> CreatedKey:
         made, secret = await accounts.keys.create(request.user.user_id, data.name, data.permissions)
         return CreatedKey(**msgspec.structs.asdict(_shown(made)), key=secret)
 
     @get("/api-keys", opt={"needs": "admin"}, summary="All API keys")
-    async def list_keys(self, request: AnyRequest, accounts: Accounts) -> Keys:
+    async def list_keys(self, request: AnyRequest, accounts: Service) -> Keys:
         return Keys([_shown(key) for key in await accounts.keys.of(request.user.user_id)])
 
     @delete("/api-keys/{key_id:str}", opt={"needs": "admin"}, summary="Revoke an API key")
-    async def revoke_key(self, key_id: str, request: AnyRequest, accounts: Accounts) -> None:
+    async def revoke_key(
+        self, key_id: FromPath[str], request: AnyRequest, accounts: Service
+    ) -> None:
         if len(key_id) > 64:
             raise InvalidInput("key_id", "this is not a key's id")
         await accounts.keys.revoke(request.user.user_id, key_id)

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from litestar import Controller, Request, Response, Router, get
 from litestar.datastructures import Cookie, State
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, QueryParameter
 from litestar.response import Redirect
 
-from waystation.accounts.oauth import SignInElsewhere  # noqa: TC001
+from waystation.accounts.oauth import SignInElsewhere
 from waystation.accounts.tokens import Tokens  # noqa: TC001
 from waystation.errors import Unauthenticated
 
@@ -17,7 +18,8 @@ _COOKIE = "waystation_signin"
 _PATH = "/v1/auth"
 _SECONDS = 600
 
-Text = Annotated[str | None, Parameter(max_length=2000)]
+Service = NamedDependency[SignInElsewhere]
+Text = Annotated[str | None, QueryParameter(max_length=2000)]
 
 
 class OAuthController(Controller):
@@ -29,7 +31,7 @@ class OAuthController(Controller):
 
     @get("/{provider:str}/start", status_code=302, summary="Sign in with GitHub or Google")
     async def start(
-        self, provider: str, request: Request[None, None, State], elsewhere: SignInElsewhere
+        self, provider: FromPath[str], request: Request[None, None, State], elsewhere: Service
     ) -> Redirect:
         url, cookie = await elsewhere.begin(provider)
         kept = Cookie(
@@ -46,11 +48,11 @@ class OAuthController(Controller):
     @get("/{provider:str}/callback", summary="Where the provider sends the browser back to")
     async def callback(
         self,
-        provider: str,
+        provider: FromPath[str],
         request: Request[None, None, State],
-        elsewhere: SignInElsewhere,
+        elsewhere: Service,
         code: Text = None,
-        state_given: Annotated[str | None, Parameter(query="state", max_length=200)] = None,
+        state_given: Annotated[str | None, QueryParameter(name="state", max_length=200)] = None,
         error: Text = None,
     ) -> Response[Tokens]:
         if error is not None or code is None or state_given is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from waystation import errors
 
 JSON = b"application/problem+json"
+_NAMED = re.compile(r"(?:unknown|required) field `([^`]{1,100})`")
 
 STATUSES: dict[type[Exception], int] = {
     errors.InvalidInput: 400,
@@ -94,6 +96,10 @@ def validation_errors(extra: Any) -> list[FieldError]:
     """The parts that a request's validation names."""
     found = []
     for entry in extra if isinstance(extra, list) else []:
-        field = entry.get("key") or entry.get("source") or "body"
-        found.append(FieldError(str(getattr(field, "value", field)), str(entry["message"])))
+        message = str(entry["message"])
+        place = entry.get("key") or ""
+        path = [] if place == "data" else [str(place)]
+        if missing := _NAMED.search(message):
+            path.append(missing[1])
+        found.append(FieldError(".".join(filter(None, path)) or "body", message))
     return found

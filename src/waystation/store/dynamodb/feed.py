@@ -188,7 +188,7 @@ class DynamoFeed(ChangeFeed):
             step.iterator = None  # stale or trimmed: the next read makes a new one
             return step
         for record in answer["Records"]:
-            step.changes += self._changes(record)
+            step.changes += changes_of(self.table, record)
             step.sequence = record["dynamodb"]["SequenceNumber"]
         step.iterator = answer.get("NextShardIterator")
         step.finished = step.iterator is None
@@ -211,21 +211,6 @@ class DynamoFeed(ChangeFeed):
             request["ShardIteratorType"] = "TRIM_HORIZON"
             return str((await self._call("GetShardIterator", request))["ShardIterator"])
 
-    def _changes(self, record: dict[str, Any]) -> list[Change]:
-        told = record["dynamodb"]
-        old, new = told.get("OldImage"), told.get("NewImage")
-        identity = record.get("userIdentity") or {}
-        return list(
-            typed_changes(
-                self.table,
-                told["SequenceNumber"],
-                None if old is None else item_from_wire(old),
-                None if new is None else item_from_wire(new),
-                float(told["ApproximateCreationDateTime"]),
-                _identity(identity, "type") == "Service",
-            )
-        )
-
     async def _call(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
             answer = await self._client.call(operation, request)
@@ -235,6 +220,23 @@ class DynamoFeed(ChangeFeed):
             name = self._store.table_name(self.table)
             raise translate(error, name, self._session.region, writing=False) from error
         return msgspec.json.decode(answer, type=dict[str, Any])
+
+
+def changes_of(table: Table, record: dict[str, Any]) -> list[Change]:
+    """A record of a table's stream, as typed changes."""
+    told = record["dynamodb"]
+    old, new = told.get("OldImage"), told.get("NewImage")
+    identity = record.get("userIdentity") or {}
+    return list(
+        typed_changes(
+            table,
+            told["SequenceNumber"],
+            None if old is None else item_from_wire(old),
+            None if new is None else item_from_wire(new),
+            float(told["ApproximateCreationDateTime"]),
+            _identity(identity, "type") == "Service",
+        )
+    )
 
 
 def _identity(identity: dict[str, Any], name: str) -> str | None:

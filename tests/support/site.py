@@ -1,0 +1,143 @@
+"""The whole server on a real socket, with a clock that tests can move."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import aiohttp
+import msgspec
+import uvicorn
+
+from waystation.accounts.passwords import Passwords
+from waystation.server.app import build_app
+from waystation.server.runtime import Runtime, running
+from waystation.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from waystation.accounts.oauth import Provider
+    from waystation.clock import ManualClock
+    from waystation.server.asgi import App
+
+SECRET = "s" * 40
+
+
+class Answer(msgspec.Struct):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def fields(self) -> list[str]:
+        """The parts that a problem document names."""
+        return [entry["field"] for entry in self.json.get("errors", [])]
+
+
+class Site:
+    """A server, and somebody who calls it."""
+
+    def __init__(self, url: str, runtime: Runtime, http: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.runtime = runtime
+        self._http = http
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        json: object = None,
+        *,
+        body: bytes | None = None,
+        token: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        sent = dict(headers or {})
+        if json is not None:
+            body = msgspec.json.encode(json)
+            sent.setdefault("Content-Type", "application/json")
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        if key is not None:
+            sent["Idempotency-Key"] = key
+        async with self._http.request(
+            method, self.url + path, data=body, headers=sent, allow_redirects=False
+        ) as response:
+            headers_got = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, headers_got, await response.read())
+
+    async def get(self, path: str, **more: Any) -> Answer:
+        return await self.call("GET", path, **more)
+
+    async def post(self, path: str, json: object = None, **more: Any) -> Answer:
+        return await self.call("POST", path, json, **more)
+
+    async def sign_up(self, email: str = "ann@example.com") -> dict[str, Any]:
+        """The tokens of a new account."""
+        account = {"email": email, "password": "correct horse", "name": "Ann"}
+        answer = await self.post("/v1/auth/signup", account)
+        assert answer.status == 201, answer
+        tokens: dict[str, Any] = answer.json
+        return tokens
+
+    async def api_key(
+        self,
+        permissions: Literal["read", "write", "admin"] = "admin",
+        email: str = "ann@example.com",
+    ) -> str:
+        user = await self.runtime.accounts.find_or_open(email)
+        _, secret = await self.runtime.accounts.keys.create(user.user_id, "test", permissions)
+        return secret
+
+
+@asynccontextmanager
+async def listening(app: App) -> AsyncIterator[str]:
+    """The URL of an ASGI app on a real socket."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            http="httptools",
+            timeout_graceful_shutdown=2,
+        )
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server._serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+@asynccontextmanager
+async def site(
+    clock: ManualClock,
+    *,
+    providers: dict[str, Provider] | None = None,
+    wrap: Any = None,
+    **settings: Any,
+) -> AsyncIterator[Site]:
+    """A server in memory. Passwords are hashed faster than is safe."""
+    made = Settings(
+        **{"store": "sqlite://:memory:", "blobs": "memory:///", "secret_key": SECRET, **settings}
+    )
+    async with (
+        running(made, clock=clock, passwords=Passwords(cost=4)) as runtime,
+        aiohttp.ClientSession() as http,
+    ):
+        app: Any = build_app(runtime, providers)
+        async with listening(wrap(app) if wrap else app) as url:
+            yield Site(url, runtime, http)
