@@ -9,7 +9,7 @@ SETUP := tools/setup.sh
 .PHONY: run test bench lint setup clean
 
 run: .venv/run.stamp
-	@$(BIN)/waystation tables
+	@$(BIN)/waystation serve
 
 test: .venv/test.stamp lint
 	$(BIN)/python -m pytest
@@ -21,6 +21,8 @@ lint: .venv/test.stamp
 
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.queues
+	$(BIN)/python -m benchmarks.idempotency
 
 setup: .venv/test.stamp
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from waystation.cli import main
+from waystation.cloudformation import template
+from waystation.queues import QueueSpec
 from waystation.tables import TABLES
 
 
@@ -42,7 +45,11 @@ def test_cfn_lint_accepts_the_template(tmp_path: Path) -> None:
 def test_the_template_has_what_each_table_needs(capsys: pytest.CaptureFixture[str]) -> None:
     main(["tables", "--cloudformation"])
     resources = json.loads(capsys.readouterr().out)["Resources"].values()
-    made = {resource["Properties"]["TableName"]: resource["Properties"] for resource in resources}
+    made = {
+        resource["Properties"]["TableName"]: resource["Properties"]
+        for resource in resources
+        if resource["Type"] == "AWS::DynamoDB::Table"
+    }
     assert made.keys() == {f"dev-{table.name}" for table in TABLES}
     events = made["dev-ferryhook-events"]
     assert events["BillingMode"] == "PAY_PER_REQUEST"
@@ -65,3 +72,107 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     ran = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
     assert ran.stdout == "{\n"
     assert ran.stderr == ""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_key_is_printed_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "Ann@Example.com"]) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("ws_live_")
+    assert first.count("\n") == 1
+    assert main(["keys", "create", "ann@example.com", "--permissions", "read", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["key"] != first.strip()
+    assert (made["email"], made["permissions"]) == ("ann@example.com", "read")
+    assert made["plan"] == "unlimited"
+
+
+def test_a_bad_email_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "nobody"]) == 1
+    assert "email" in capsys.readouterr().err
+
+
+def test_the_doctor_finds_a_new_install_healthy(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    assert [line.split()[:2] for line in told.splitlines()] == [
+        ["ok", part] for part in ("settings", "secret", "store", "queue", "blobs", "clock")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("WAYSTATION_STORE", "sqlite:////nowhere/at/all.db", "store"),
+        ("WAYSTATION_BLOBS", "file:/proc/nowhere", "blobs"),
+        ("WAYSTATION_BLOBS", "pigeon://coop", "blobs"),
+        ("WAYSTATION_PRT", "80", "settings"),
+        ("WAYSTATION_SECRET_KEY", "short", "settings"),
+    ],
+)
+def test_the_doctor_says_what_to_fix(
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+    part: str,
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert main(["doctor", "--json"]) == 1
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert found[part]["ok"] is False
+    assert found[part]["fix"]
+
+
+def test_the_doctor_notices_tables_that_were_not_deployed(
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    dynamodb_url: str,
+    moto_url: str,
+) -> None:
+    monkeypatch.setenv("WAYSTATION_STORE", "dynamodb://eu-west-1")
+    monkeypatch.setenv("WAYSTATION_QUEUE", "sqs://eu-west-1")
+    monkeypatch.setenv("WAYSTATION_SECRET_KEY", "k" * 40)
+    monkeypatch.setenv("WAYSTATION_ENV", "not-deployed")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb_url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", moto_url)
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr().out
+    assert "FAIL  store" in told
+    assert "waystation tables --cloudformation" in told
+
+
+def test_the_doctor_notices_a_clock_that_is_off(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr("waystation.server.doctor.time.time", lambda: real() + 3600)
+    assert main(["doctor"]) == 1
+    assert "FAIL  clock" in capsys.readouterr().out
+
+
+def test_queues_and_the_bucket_are_in_the_template(tmp_path: Path) -> None:
+    queues = [QueueSpec(name="jobs"), QueueSpec(name="ordered-jobs", ordered=True)]
+    made = template(TABLES, "prod", queues)
+    names = {
+        resource["Properties"]["QueueName"]
+        for resource in made["Resources"].values()
+        if resource["Type"] == "AWS::SQS::Queue"
+    }
+    assert names == {
+        *("prod-jobs", "prod-jobs-dead", "prod-ordered-jobs.fifo", "prod-ordered-jobs-dead.fifo")
+    }
+    file = tmp_path / "template.json"
+    file.write_text(json.dumps(made))
+    linter = Path(sys.executable).with_name("cfn-lint")
+    linted = subprocess.run([linter, file], capture_output=True, text=True, check=False)
+    assert (linted.returncode, linted.stdout) == (0, "")

@@ -155,8 +155,8 @@ SECRETS = frozenset(
         *("desk_webhook_tokens", "desk_hmac_secret", "richpanel_api_key"),
     }
 )
-_TYPES = get_type_hints(Settings)
-_LISTS = {name for name in NAMES if "list" in str(_TYPES[name])}
+_TYPES = get_type_hints(Settings, include_extras=True)
+_LISTS = {name for name in NAMES if "list[str]" in str(_TYPES[name])}
 
 
 def load_settings(

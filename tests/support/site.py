@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import io
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -69,7 +69,11 @@ class Site:
         if key is not None:
             sent["Idempotency-Key"] = key
         async with self._http.request(
-            method, self.url + path, data=body, headers=sent, allow_redirects=False
+            method,
+            self.url + path,
+            data=None if body is None else io.BytesIO(body),
+            headers=sent,
+            allow_redirects=False,
         ) as response:
             headers_got = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, headers_got, await response.read())
@@ -111,15 +115,14 @@ async def listening(app: App) -> AsyncIterator[str]:
             http="httptools",
             timeout_graceful_shutdown=2,
         )
+        config.load()
         server = uvicorn.Server(config)
-        task = asyncio.create_task(server._serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.001)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[listener])
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
-            await task
+            await server.shutdown(sockets=[listener])
 
 
 @asynccontextmanager

@@ -74,7 +74,13 @@ def _hidden() -> Router:
     def gone(*_: object) -> None:
         raise NotFound("there is nothing here")
 
-    return Router(path="/schema", route_handlers=[], opt={"public": True}, guards=[gone])
+    return Router(
+        path="/schema",
+        route_handlers=[],
+        opt={"public": True},
+        guards=[gone],
+        include_in_schema=False,
+    )
 
 
 def _failed(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -44,6 +44,7 @@ class _Process:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
         self._app: App | None = None
+        self._open = AsyncExitStack()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._loop is None:
@@ -53,14 +54,19 @@ class _Process:
 
     async def runtime(self) -> Runtime:
         if self._runtime is None:
-            stack = AsyncExitStack()
-            self._runtime = await stack.enter_async_context(running(load_settings()))
+            self._runtime = await self._open.enter_async_context(running(load_settings()))
         return self._runtime
 
     async def app(self) -> App:
         if self._app is None:
             self._app = build_app(await self.runtime())
         return self._app
+
+    def close(self) -> None:
+        """Lambda never says goodbye; others may."""
+        if self._loop is not None:
+            self._loop.run_until_complete(self._open.aclose())
+            self._loop.close()
 
 
 _process = _Process()

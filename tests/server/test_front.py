@@ -1,0 +1,201 @@
+"""What every request gets, whatever it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.site import Site, listening
+from waystation.errors import NotFound, StoreUnavailable, TooManyRequests
+from waystation.server import asgi
+from waystation.server.asgi import Response, read_body
+from waystation.server.front import Door, Front
+from waystation.server.logs import JsonFormatter
+from waystation.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Doors:
+    """Handlers that go wrong in their own ways."""
+
+    async def echo(self, scope: Any, receive: Any, send: Any) -> None:
+        await Response(200, await read_body(receive), [(b"content-type", b"text/plain")])(send)
+
+    async def broken(self, scope: Any, receive: Any, send: Any) -> None:
+        raise ZeroDivisionError("the secret is ws_live_abcdefgh")
+
+    async def absent(self, scope: Any, receive: Any, send: Any) -> None:
+        raise NotFound("not here")
+
+    async def busy(self, scope: Any, receive: Any, send: Any) -> None:
+        raise TooManyRequests("slowly", retry_after=1.2)
+
+    async def down(self, scope: Any, receive: Any, send: Any) -> None:
+        raise StoreUnavailable("disk of host-7 is gone")
+
+    async def late(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ZeroDivisionError
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    doors = Doors()
+    names = ("echo", "broken", "absent", "busy", "down", "late")
+    made = {name: Door(getattr(doors, name), max_body=1000) for name in names}
+    async with listening(Front(made, doors.absent, Metrics())) as url:
+        yield url
+
+
+async def raw(url: str, request: bytes) -> bytes:
+    """What the server answers to exactly these bytes."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(request)
+    await writer.drain()
+    answer = await asyncio.wait_for(reader.read(65536), 5)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def request(path: str, body: bytes = b"", *headers: bytes, method: bytes = b"POST") -> bytes:
+    length = b"" if any(h.startswith(b"Transfer") for h in headers) else b"%d" % len(body)
+    lines = [method + b" " + path.encode() + b" HTTP/1.1", b"Host: x", b"Connection: close"]
+    lines += [b"Content-Length: " + length] if length else []
+    return b"\r\n".join([*lines, *headers, b"", body])
+
+
+def problem(answer: bytes) -> dict[str, Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    return json.loads(body)  # type: ignore[no-any-return]
+
+
+async def test_a_door_gets_the_request(url: str) -> None:
+    answer = await raw(url, request("/echo/more", b"hello"))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"hello")
+
+
+async def test_every_answer_has_the_headers_that_protect(url: str) -> None:
+    for path in ("/echo", "/broken", "/nowhere"):
+        answer = (await raw(url, request(path))).lower()
+        assert b"x-content-type-options: nosniff" in answer
+        assert b"x-frame-options: deny" in answer
+        assert b"content-security-policy: default-src 'none'" in answer
+        assert b"cache-control: no-store" in answer
+        assert b"server:" not in answer
+
+
+async def test_a_request_id_is_made_or_kept(url: str) -> None:
+    made = await raw(url, request("/echo"))
+    assert b"x-request-id: " in made
+    kept = await raw(url, request("/absent", b"", b"X-Request-Id: my-own.id_1"))
+    assert b"x-request-id: my-own.id_1" in kept
+    assert problem(kept)["request_id"] == "my-own.id_1"
+
+
+@pytest.mark.parametrize("forged", [b'x"} {"level":"fake', b"a b", b"x" * 65, b"\xff"])
+async def test_a_request_id_that_could_forge_a_log_is_replaced(url: str, forged: bytes) -> None:
+    answer = await raw(url, request("/echo", b"", b"X-Request-Id: " + forged))
+    assert forged not in answer
+
+
+async def test_a_body_that_says_it_is_too_large_is_refused_unread(url: str) -> None:
+    head = request("/echo").replace(b"Content-Length: 0", b"Content-Length: 1001")
+    answer = await raw(url, head)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert problem(answer)["detail"] == "a body has at most 1000 bytes here"
+
+
+async def test_a_body_that_turns_out_too_large_is_refused(url: str) -> None:
+    body = b"".join(b"100\r\n" + b"x" * 256 + b"\r\n" for _ in range(5)) + b"0\r\n\r\n"
+    answer = await raw(url, request("/echo", body, b"Transfer-Encoding: chunked"))
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+async def test_a_body_of_the_largest_size_is_let_in(url: str) -> None:
+    assert (await raw(url, request("/echo", b"x" * 1000))).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "BODY_SECONDS", 0.05)
+    head = request("/echo").replace(b"Content-Length: 0", b"Content-Length: 10")
+    assert (await raw(url, head)).startswith(b"HTTP/1.1 408")
+
+
+async def test_our_own_faults_are_told_without_detail(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await raw(url, request("/broken"))
+    assert answer.startswith(b"HTTP/1.1 500")
+    assert b"ws_live" not in answer
+    assert problem(answer)["code"] == "internal_server_error"
+    failures = [r for r in caplog.records if r.name == "waystation.server.front"]
+    assert failures
+    line = JsonFormatter().format(failures[0])
+    assert "ZeroDivisionError" in line
+    assert "ws_live_abcdefgh" not in line
+
+
+async def test_what_is_down_is_said_to_be_without_detail(url: str) -> None:
+    answer = await raw(url, request("/down"))
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"host-7" not in answer
+    assert b"retry-after: 5" in answer
+
+
+async def test_when_to_come_again_is_said_in_whole_seconds(url: str) -> None:
+    answer = await raw(url, request("/busy"))
+    assert answer.startswith(b"HTTP/1.1 429")
+    assert b"retry-after: 2" in answer
+
+
+async def test_a_failure_after_the_answer_began_ends_it(url: str) -> None:
+    answer = await raw(url, request("/late"))
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_caller_who_leaves_is_nobodys_fault(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = urlsplit(url)
+    assert parts.port is not None
+    with socket.create_connection((parts.hostname, parts.port)) as caller:
+        caller.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (await raw(url, request("/echo", b"still here"))).endswith(b"still here")
+
+
+async def test_requests_are_logged_without_what_is_personal(
+    server: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    key = await server.api_key()
+    await server.get("/v1/me?email=ann@example.com", token=key)
+    [record] = [r for r in caplog.records if r.name == "waystation.access"]
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/v1/me", 200)
+    assert line["account"].startswith("usr_")
+    assert key not in str(line)
+    assert "ann@example.com" not in str(line)
+
+
+async def test_the_probes_are_not_logged(server: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for path in ("/healthz", "/readyz", "/metrics"):
+        await server.get(path)
+    assert not [r for r in caplog.records if r.name == "waystation.access"]

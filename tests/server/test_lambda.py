@@ -1,0 +1,284 @@
+"""Lambda handlers, with events as AWS documents them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract import model
+from waystation.errors import SettingsError
+from waystation.queues import Consumer, Message, QueueSpec, open_queues
+from waystation.server import aws_lambda
+from waystation.server.app import build_app
+from waystation.server.aws_lambda import answer, follow, work_off
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.site import Site
+    from waystation.store import Change
+
+
+def http_event(
+    method: str, path: str, body: str | None = None, *, stage: str = "$default", **headers: str
+) -> dict[str, Any]:
+    """A request in payload format 2.0."""
+    shown = {name.replace("_", "-"): value for name, value in headers.items()}
+    return {
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": path,
+        "rawQueryString": "limit=5",
+        "cookies": ["a=1", "b=2"],
+        "headers": {
+            "accept": "*/*",
+            "host": "abc123.execute-api.eu-west-1.amazonaws.com",
+            "x-forwarded-for": "203.0.113.7",
+            "x-forwarded-port": "443",
+            "x-forwarded-proto": "https",
+            **shown,
+        },
+        "queryStringParameters": {"limit": "5"},
+        "requestContext": {
+            "accountId": "123456789012",
+            "apiId": "abc123",
+            "domainName": "abc123.execute-api.eu-west-1.amazonaws.com",
+            "http": {
+                "method": method,
+                "path": path,
+                "protocol": "HTTP/1.1",
+                "sourceIp": "203.0.113.7",
+                "userAgent": "curl/8.5.0",
+            },
+            "requestId": "JKJaXmPLvHcESHA=",
+            "routeKey": "$default",
+            "stage": stage,
+            "time": "16/Nov/2026:00:00:00 +0000",
+            "timeEpoch": 1794787200000,
+        },
+        "body": body,
+        "isBase64Encoded": False,
+    }
+
+
+async def test_a_request_is_answered(server: Site) -> None:
+    app = build_app(server.runtime)
+    token = await server.api_key()
+    event = http_event("GET", "/v1/me", authorization=f"Bearer {token}")
+    got = await answer(app, event)
+    assert got["statusCode"] == 200
+    assert json.loads(got["body"])["email"] == "ann@example.com"
+    assert got["headers"]["content-type"] == "application/json"
+    assert got["isBase64Encoded"] is False
+
+
+async def test_a_body_arrives_plain_or_encoded(server: Site) -> None:
+    app = build_app(server.runtime)
+    account = {"password": "correct horse", "name": "Ann"}
+    plain = json.dumps({**account, "email": "ann@example.com"})
+    event = http_event("POST", "/v1/auth/signup", plain, content_type="application/json")
+    assert (await answer(app, event))["statusCode"] == 201
+    encoded = base64.b64encode(json.dumps({**account, "email": "bob@example.com"}).encode())
+    event = http_event("POST", "/v1/auth/signup", encoded.decode(), content_type="application/json")
+    event["isBase64Encoded"] = True
+    assert (await answer(app, event))["statusCode"] == 201
+
+
+async def test_the_stage_is_not_part_of_the_path(server: Site) -> None:
+    app = build_app(server.runtime)
+    got = await answer(app, http_event("GET", "/prod/healthz", stage="prod"))
+    assert (got["statusCode"], got["body"]) == (200, '{"status":"ok"}')
+
+
+async def test_a_problem_is_a_document_here_too(server: Site) -> None:
+    got = await answer(build_app(server.runtime), http_event("GET", "/v1/me"))
+    assert got["statusCode"] == 401
+    assert json.loads(got["body"])["code"] == "unauthenticated"
+
+
+async def test_what_is_not_text_is_encoded() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["query_string"] == b"limit=5"
+        assert dict(scope["headers"])[b"cookie"] == b"a=1; b=2"
+        assert scope["client"][0] == "203.0.113.7"
+        headers = [
+            (b"content-type", b"image/png"),
+            (b"set-cookie", b"x=1"),
+            (b"set-cookie", b"y=2"),
+            (b"vary", b"a"),
+            (b"vary", b"b"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"\x89PNG", "more_body": True})
+        await send({"type": "http.response.body", "body": b"\xff"})
+
+    got = await answer(app, http_event("GET", "/picture"))
+    assert got["isBase64Encoded"] is True
+    assert base64.b64decode(got["body"]) == b"\x89PNG\xff"
+    assert got["cookies"] == ["x=1", "y=2"]
+    assert got["headers"]["vary"] == "a, b"
+
+
+def sqs_record(n: int, group: str | None = None, queue: str = "dev-jobs") -> dict[str, Any]:
+    attributes = {
+        "ApproximateReceiveCount": "2",
+        "SentTimestamp": "1794787200000",
+        "SenderId": "AIDAEXAMPLE",
+        "ApproximateFirstReceiveTimestamp": "1794787200001",
+    }
+    if group is not None:
+        attributes |= {
+            "MessageGroupId": group,
+            "MessageDeduplicationId": str(n),
+            "SequenceNumber": "18849496460467696128",
+        }
+        queue += ".fifo"
+    return {
+        "messageId": f"0000-{n}",
+        "receiptHandle": "AQEBexample",
+        "body": json.dumps(n),
+        "attributes": attributes,
+        "messageAttributes": {
+            "waystation-id": {
+                "stringValue": f"id-{n}",
+                "stringListValues": [],
+                "binaryListValues": [],
+                "dataType": "String",
+            }
+        },
+        "md5OfBody": "e4e68fb7bd0e697a0ae8f1bb342846b3",
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:eu-west-1:123456789012:{queue}",
+        "awsRegion": "eu-west-1",
+    }
+
+
+async def test_messages_are_handled_and_failures_named() -> None:
+    handled: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        if message.decode() == 2:
+            raise ValueError("not this one")
+        handled.append(message)
+
+    event = {"Records": [sqs_record(n) for n in (1, 2, 3)]}
+    got = await work_off(event, {"dev-jobs": handle})
+    assert got == {"batchItemFailures": [{"itemIdentifier": "0000-2"}]}
+    assert [message.id for message in handled] == ["id-1", "id-3"]
+    assert (handled[0].receives, handled[0].sent_at, handled[0].group) == (2, 1794787200, None)
+
+
+async def test_a_group_goes_no_further_than_its_failure() -> None:
+    handled: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if message.decode() == 2:
+            raise ValueError("not this one")
+        handled.append(message.decode())
+
+    records = [sqs_record(n, "a") for n in (1, 2, 3)] + [sqs_record(n, "b") for n in (4, 5)]
+    got = await work_off({"Records": records}, {"dev-jobs": handle})
+    assert [failed["itemIdentifier"] for failed in got["batchItemFailures"]] == ["0000-2", "0000-3"]
+    assert sorted(handled) == [1, 4, 5]
+
+
+async def test_a_queue_that_nobody_works_off_loses_nothing() -> None:
+    with pytest.raises(SettingsError, match="dev-jobs"):
+        await work_off({"Records": [sqs_record(1)]}, {})
+
+
+TABLES = {"dev-things": model.things}
+
+
+def stream_record(n: int, *, by_ttl: bool = False, table: str = "dev-things") -> dict[str, Any]:
+    keys = {"PK": {"S": "OWNER#ann"}, "SK": {"S": f"THING#{n}"}}
+    image = {**keys, "owner": {"S": "ann"}, "thingId": {"S": str(n)}}
+    record: dict[str, Any] = {
+        "eventID": f"event-{n}",
+        "eventName": "REMOVE" if by_ttl else "INSERT",
+        "eventVersion": "1.1",
+        "eventSource": "aws:dynamodb",
+        "awsRegion": "eu-west-1",
+        "dynamodb": {
+            "ApproximateCreationDateTime": 1794787200.0,
+            "Keys": keys,
+            "OldImage" if by_ttl else "NewImage": image,
+            "SequenceNumber": str(100 + n),
+            "SizeBytes": 26,
+            "StreamViewType": "NEW_AND_OLD_IMAGES",
+        },
+        "eventSourceARN": f"arn:aws:dynamodb:eu-west-1:123456789012:table/{table}"
+        "/stream/2026-11-16T00:00:00.000",
+    }
+    if by_ttl:
+        record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
+    return record
+
+
+async def test_changes_are_handed_on_in_order() -> None:
+    seen: list[Change] = []
+
+    async def watch(change: Change) -> None:
+        seen.append(change)
+
+    event = {"Records": [stream_record(1), stream_record(2, by_ttl=True)]}
+    assert await follow(event, TABLES, {"things": watch}) == {"batchItemFailures": []}
+    assert [(change.kind, change.expired) for change in seen] == [
+        ("insert", False),
+        ("remove", True),
+    ]
+    assert seen[0].new == model.Thing("ann", "1")
+
+
+async def test_changes_come_again_from_the_first_failure_on() -> None:
+    seen: list[str] = []
+
+    async def watch(change: Change) -> None:
+        if change.id == "102":
+            raise ValueError("not this one")
+        seen.append(change.id)
+
+    event = {"Records": [stream_record(n) for n in (1, 2, 3)]}
+    got = await follow(event, TABLES, {"things": watch})
+    assert got == {"batchItemFailures": [{"itemIdentifier": "102"}]}
+    assert seen == ["101"]
+
+
+@pytest.mark.parametrize("table", ["dev-things", "prod-things"])
+async def test_a_table_that_nobody_follows_loses_nothing(table: str) -> None:
+    with pytest.raises(SettingsError, match=table):
+        await follow({"Records": [stream_record(1, table=table)]}, TABLES, {})
+
+
+def test_the_handlers_as_lambda_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One process, settings from the environment, parts that stay open between calls."""
+    monkeypatch.setenv("WAYSTATION_STORE", f"sqlite:///{tmp_path / 'w.db'}")
+    monkeypatch.setenv("WAYSTATION_BLOBS", f"file:{tmp_path / 'blobs'}")
+    monkeypatch.setattr(aws_lambda, "configure_logs", lambda: None)
+    process = aws_lambda._Process()
+    monkeypatch.setattr(aws_lambda, "_process", process)
+    for _ in range(2):
+        got = aws_lambda.http(http_event("GET", "/readyz"), None)
+        assert got["statusCode"] == 200
+    handled: list[int] = []
+    spec = QueueSpec(name="jobs")
+
+    async def handle(message: Message) -> None:
+        handled.append(message.decode())
+
+    async def add_consumer() -> None:
+        runtime = await process.runtime()
+        queues = await open_queues("embedded", [spec], runtime.store)
+        runtime.consumers["jobs"] = Consumer(queues[spec], handle)
+
+    process.run(add_consumer())
+    assert aws_lambda.sqs({"Records": [sqs_record(7)]}, None) == {"batchItemFailures": []}
+    assert handled == [7]
+    with pytest.raises(SettingsError, match="dev-things"):
+        aws_lambda.streams({"Records": [stream_record(1)]}, None)
+    process.close()

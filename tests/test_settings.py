@@ -1,0 +1,143 @@
+"""Settings: where they come from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from waystation.errors import SettingsError
+from waystation.settings import NAMES, SECRETS, Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_nothing_needs_to_be_set() -> None:
+    settings = load_settings(environ={})
+    assert settings.store == "sqlite:///waystation.db"
+    assert (settings.queue, settings.port, settings.env) == ("embedded", 8080, "dev")
+
+
+def test_the_environment_is_read() -> None:
+    settings = load_settings(
+        environ={
+            "WAYSTATION_PORT": "9000",
+            "WAYSTATION_DESK_OUTBOUND": "true",
+            "WAYSTATION_ALLOW_NETWORKS": "10.0.0.0/8, 192.168.0.0/16",
+            "HOME": "/root",
+        }
+    )
+    assert (settings.port, settings.desk_outbound) == (9000, True)
+    assert settings.networks == ["10.0.0.0/8", "192.168.0.0/16"]
+
+
+def test_a_file_is_read_and_the_environment_wins(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'port = 9000\nenv = "prod"\nWAYSTATION_HOST = "::"\ndesk_webhook_tokens = ["a"]\n'
+    )
+    settings = load_settings(file, environ={"WAYSTATION_PORT": "9001"})
+    assert (settings.port, settings.env, settings.host) == (9001, "prod", "::")
+    assert settings.desk_webhook_tokens == ["a"]
+
+
+def test_the_usual_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "waystation.toml").write_text("port = 9000")
+    assert load_settings(environ={}).port == 9000
+
+
+def test_what_is_given_wins() -> None:
+    assert load_settings(environ={"WAYSTATION_PORT": "1"}, port=2, host=None).port == 2
+
+
+def test_an_unknown_name_is_refused_with_a_hint() -> None:
+    with pytest.raises(SettingsError, match=r"WAYSTATION_STOR: .* did you mean store\?"):
+        load_settings(environ={"WAYSTATION_STOR": "x"})
+
+
+def test_an_unknown_name_in_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("colour = 1")
+    with pytest.raises(SettingsError, match="colour"):
+        load_settings(file, environ={})
+
+
+@pytest.mark.parametrize("content", ["port = ", "\xff", 'port = "x"', "store = 7"])
+def test_a_bad_file_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(content, encoding="latin-1")
+    with pytest.raises(SettingsError):
+        load_settings(file, environ={})
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="own"):
+        load_settings(tmp_path / "own.toml", environ={})
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"store": "postgres://x"}, "store"),
+        ({"store": "sqlite:///"}, "store"),
+        ({"queue": "rabbit"}, "queue"),
+        ({"store": "dynamodb://eu-west-1", "secret_key": "k" * 32}, "queue"),
+        ({"store": "dynamodb://eu-west-1", "queue": "sqs://"}, "secret_key"),
+        ({"secret_key": "short"}, "secret_key"),
+        ({"blobs": "nowhere"}, "blobs"),
+        ({"env": "Prod!"}, "env"),
+        ({"public_url": "waystation.example"}, "public_url"),
+        ({"slack_api_url": "ftp://x"}, "slack_api_url"),
+        ({"allow_networks": ["10.0.0.1/8"]}, "allow_networks"),
+        ({"trusted_proxies": ["everyone"]}, "trusted_proxies"),
+        ({"github_client_id": "x", "public_url": "https://x.example"}, "github_client_secret"),
+        ({"google_client_id": "x", "google_client_secret": "y"}, "public_url"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        load_settings(environ={}, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("PORT", "http"), ("PORT", "70000"), ("DESK_OUTBOUND", "perhaps")]
+)
+def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"WAYSTATION_{name}"):
+        load_settings(environ={f"WAYSTATION_{name}": text})
+
+
+def test_deliveries_reach_loopback_only_in_development() -> None:
+    assert Settings().networks == ["127.0.0.0/8", "::1/128"]
+    assert Settings(env="prod").networks == []
+
+
+def test_a_key_is_made_beside_the_database(tmp_path: Path) -> None:
+    settings = Settings(store=f"sqlite:///{tmp_path / 'own.db'}")
+    key = settings.key()
+    assert (tmp_path / "waystation.key").read_text().strip() == key
+    assert settings.key() == key
+
+
+def test_secrets_are_not_shown() -> None:
+    given: dict[str, Any] = dict.fromkeys(SECRETS, "hush" * 10)
+    given["desk_webhook_tokens"] = ["hush" * 10]
+    settings = Settings(
+        **given, github_client_id="x", google_client_id="x", public_url="https://x.example"
+    )
+    assert "hush" not in repr(settings)
+
+
+def test_every_setting_is_described_and_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text()
+    for field in msgspec.inspect.type_info(Settings).fields:  # type: ignore[attr-defined]
+        described = field.type.extra_json_schema or {}
+        assert described.get("description"), field.name
+        assert f"`WAYSTATION_{field.name.upper()}`" in page, field.name
+        assert described["description"] in page, field.name
+    assert len(NAMES) > 20
