@@ -23,11 +23,12 @@ from waystation.errors import (
     KeyMissing,
     KeyReused,
     LeaseLost,
+    OutcomeUnknown,
     RecordedFailure,
     ResultUnavailable,
     TransactionConflict,
 )
-from waystation.ids import secret_hash
+from waystation.ids import nanoid, secret_hash
 from waystation.patterns.fingerprints import fingerprint
 from waystation.patterns.leases import Leases
 from waystation.store import Item, Table, attr, exists, set_if_absent, set_to
@@ -268,7 +269,7 @@ class Idempotency:
         pause = _POLL
         while True:
             try:
-                return await self._take(_key(scope, key), print_)
+                return await self._take(scope, secret_hash(key), print_)
             except TransactionConflict:
                 record = None
             except ConditionFailed as failed:
@@ -286,18 +287,47 @@ class Idempotency:
             await self._leases.sleep(min(left, pause * (0.5 + random.random())))  # noqa: S311
             pause = min(_LONGEST_POLL, pause * 2)
 
-    async def _take(self, key: Key[Record], print_: bytes) -> Lease:
+    async def _take(self, scope: str, key_hash: str, print_: bytes) -> Lease:
+        """The lease; ConditionFailed with the record that stands in the way."""
         now = self._store.now()
+        # Whoever works may hold on for that long; completing sets the end that was asked for.
+        expires = now + self._ttl + math.ceil(self._leases.longest)
+        token = nanoid(21)
+        try:
+            # A key is nearly always new, and then this is all there is to do.
+            return await self._leases.create(
+                Record(
+                    scope=scope,
+                    key_hash=key_hash,
+                    fingerprint=print_,
+                    created_at=now,
+                    expires_at=expires,
+                ),
+                token,
+            )
+        except OutcomeUnknown:
+            pass
+        except ConditionFailed as failed:
+            if failed.item is not None and not self._can_be_taken(failed.item, print_):
+                raise
         return await self._leases.claim(
-            key,
+            Record.key(scope, key_hash),
             set_to("status", "open"),
             set_to("fingerprint", print_),
             set_if_absent("steps", {}),
-            set_if_absent("created_at", now),
-            # Whoever works may hold on for that long; completing sets the end that was asked for.
-            set_to("expires_at", now + self._ttl + math.ceil(self._leases.longest)),
+            set_to("expires_at", expires),
             when=(attr("status").absent() | (attr("status") == "open"))
             & (attr("fingerprint").absent() | (attr("fingerprint") == print_)),
+            token=token,
+        )
+
+    def _can_be_taken(self, record: Record, print_: bytes) -> bool:
+        """Whether it is worth trying to take a record over; the store decides."""
+        ends = record.lease_expires_at
+        return (
+            record.status == "open"
+            and record.fingerprint == print_
+            and (ends is None or ends <= self._store.now() - self._leases.skew)
         )
 
     def completion(self, value: object) -> tuple[Change, ...]:

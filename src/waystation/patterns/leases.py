@@ -15,6 +15,8 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from waystation.errors import (
     ConditionFailed,
     LeaseLost,
@@ -24,7 +26,7 @@ from waystation.errors import (
     TransactionConflict,
 )
 from waystation.ids import nanoid
-from waystation.store import Update, absent, add, attr, remove, set_to
+from waystation.store import Update, absent, add, attr, key_of, remove, set_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -91,6 +93,15 @@ class Leases:
             # With our own token the same again is safe, and tells.
             row = await self.store.update(key, *made, when=free, returning="new")
         return Lease(self, key, token, row, begun)
+
+    async def create(self, row: Item, token: str) -> Lease:
+        """The lease on a row that is not there yet; ConditionFailed when it is."""
+        begun = self.monotonic()
+        held = msgspec.structs.replace(
+            row, lease_token=token, lease_expires_at=self.expiry(), fence=1
+        )
+        await self.store.put(held, when=absent())
+        return Lease(self, key_of(held), token, held, begun)
 
     def free(self, token: str) -> Condition:
         """That a lease can be taken: nobody holds it, or we do already."""
