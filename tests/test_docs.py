@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.dynamodb_local import free_port
+from tests.support.parts import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,21 +53,65 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", WITH_CONSOLE, ids=name)
 def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
-    """A line of three dots stands for any lines."""
+    """All commands of a page run in one place, and a server that it starts stays until the end.
+
+    A line of three dots stands for any lines, and … within a line for any text.
+    """
+    with ExitStack() as running:
+        port = str(free_port())
+        for block in blocks(page, "console"):
+            shown = block.replace("8080", port)
+            for part in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]:
+                command, _, expected = part.partition("\n")
+                if command.startswith("waystation serve"):
+                    printed = running.enter_context(served(command, tmp_path, expected, port))
+                else:
+                    printed = ran(command, tmp_path)
+                assert re.fullmatch(pattern(expected), printed), (command, printed)
+
+
+def ran(command: str, where: Path) -> str:
+    if command.startswith("curl") and not shutil.which("curl"):
+        missing("curl", "the tour uses it")
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=where,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout if done.stdout.endswith("\n") or not done.stdout else done.stdout + "\n"
+
+
+@contextmanager
+def served(command: str, where: Path, expected: str, port: str) -> Iterator[str]:
+    """Start a server; what it prints, as far as the page shows it."""
+    process = subprocess.Popen(
+        ["sh", "-c", f"exec {command}"],
+        cwd=where,
+        env={**environment(), "WAYSTATION_PORT": port},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield "".join(process.stdout.readline() for _ in expected.splitlines())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for block in blocks(page, "console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, expected = part.partition("\n")
-            ran = subprocess.run(
-                ["sh", "-c", command],
-                cwd=tmp_path,
-                env={**os.environ, "PATH": path},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            wanted = "(?:.*\n)*".join(map(re.escape, expected.split("...\n")))
-            assert re.fullmatch(wanted, ran.stdout), command
+    return {**os.environ, "PATH": path}
+
+
+def pattern(expected: str) -> str:
+    lines = (".*".join(map(re.escape, line.split("…"))) for line in expected.splitlines())
+    return "".join("(?:.*\n)*" if line == re.escape("...") else line + "\n" for line in lines)
 
 
 def test_the_readme_shows_the_two_commands() -> None:
