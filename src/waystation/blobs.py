@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +27,10 @@ _ASK_AGAIN = timedelta(minutes=5)
 class Blobs:
     """Bytes by key. Keys are paths of plain parts: `tenant/2026/abc.html`."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, directory: Path | None = None) -> None:
+        """`directory` is where a local store keeps its files, which then are synced to the disk."""
         self._store = store
+        self._directory = directory
 
     async def put(self, key: str, data: bytes, *, replace: bool = True) -> bool:
         """Write a blob; with `replace=False` say whether it was new, and leave an old one alone."""
@@ -37,6 +41,8 @@ class Blobs:
             await obstore.put_async(
                 self._store, key, data, mode="overwrite" if replace else "create"
             )
+            if self._directory is not None:
+                await asyncio.to_thread(_sync, self._directory, self._directory / key)
         except AlreadyExistsError:
             return False
         except (BaseError, OSError) as error:
@@ -79,12 +85,26 @@ def open_blobs(url: str, *, endpoint_url: str | None = None) -> Blobs:
         if url.startswith("file:"):
             path = Path(url.removeprefix("file:").removeprefix("//"))
             path.mkdir(parents=True, exist_ok=True)
-            return Blobs(LocalStore(path.resolve()))
+            return Blobs(LocalStore(path.resolve()), path.resolve())
         if url.startswith("s3://"):
             return Blobs(_s3(url, endpoint_url))
         return Blobs(from_url(url))
     except (BaseError, OSError, ValueError) as error:
         raise InvalidRequest(f"{url!r} is not an object store: {error}", field="blobs") from error
+
+
+def _sync(top: Path, file: Path) -> None:
+    """Make a file and the directories that lead to it outlast a power cut."""
+    place = file
+    while True:
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if place == top:
+            return
+        place = place.parent
 
 
 def _s3(url: str, endpoint_url: str | None) -> S3Store:

@@ -18,17 +18,20 @@ from waystation.errors import (
     KeyMissing,
     KeyReused,
     LeaseLost,
+    OutcomeUnknown,
     RecordedFailure,
     ResultUnavailable,
+    StoreUnavailable,
 )
 from waystation.pages.tables import PageMeta
 from waystation.patterns.fingerprints import fingerprint
-from waystation.patterns.idempotency import Idempotency, Run
+from waystation.patterns.idempotency import Idempotency, Run, idempotency
 from waystation.patterns.leases import Leases
-from waystation.store import Put, Store, absent
+from waystation.store import Put, Store, absent, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from waystation.clock import ManualClock
 
@@ -320,6 +323,156 @@ async def test_a_crash_after_the_commit_is_not_a_failure(once: Idempotency, name
     with pytest.raises(OSError, match="after"):
         await once.run("test", name, work)
     assert await once.run("test", name, Work()) == "written"
+
+
+async def test_a_store_that_is_away_for_a_moment_does_not_undo_the_work(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it says nothing, once it did it and could not say so."""
+    async with await open_store("sqlite://:memory:", [idempotency], clock=clock) as store:
+        once = Idempotency(store)
+        update, troubles = store.update, ["away", "unheard"]
+
+        async def troubled(*arguments: Any, **named: Any) -> Any:
+            trouble = troubles.pop() if troubles else None
+            if trouble == "away":
+                raise StoreUnavailable("gone")
+            done = await update(*arguments, **named)
+            if trouble == "unheard":
+                raise OutcomeUnknown("the answer was lost")
+            return done
+
+        monkeypatch.setattr(store, "update", troubled)
+        work = Work("done")
+        for key in ("first", "second"):
+            assert await once.run("test", key, work) == "done"
+            assert await once.run("test", key, work) == "done"
+        assert work.times == 2
+        assert troubles == []
+
+
+async def test_leaving_while_the_result_is_recorded_does_not_undo_the_work(
+    tmp_path: Path,
+) -> None:
+    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", [idempotency]) as store:
+        once = Idempotency(store)
+        worked = asyncio.Event()
+        times = 0
+
+        async def work(run: Run) -> str:
+            nonlocal times
+            times += 1
+            worked.set()
+            return "done"
+
+        task = asyncio.create_task(once.run("test", "key", work))
+        await worked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await once.run("test", "key", work, wait=5) == "done"
+        assert times == 1
+
+
+async def test_leaving_while_the_key_is_claimed_locks_nobody_out(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", [idempotency]) as store:
+        once = Idempotency(store)
+        for n in range(10):
+            task = asyncio.create_task(once.run("test", f"key-{n}", Work()))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await once.run("test", f"key-{n}", Work()) == "done"
+
+
+async def test_work_stops_when_its_lease_is_lost(
+    store: Store, name: str, clock: ManualClock
+) -> None:
+    slept = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        await slept.wait()
+        slept.clear()
+
+    leases = Leases(store, seconds=60, longest=3600, skew=0, monotonic=clock, sleep=sleep)
+    once = Idempotency(store, leases=leases)
+    begun = asyncio.Event()
+
+    async def stuck(run: Run) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    late = asyncio.create_task(once.run("test", name, stuck))
+    await begun.wait()
+    clock.advance(61)
+    assert await once.run("test", name, Work("successor")) == "successor"
+    slept.set()
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(late, 5)
+
+
+async def test_an_error_for_good_is_forgotten_like_a_result(
+    once: Idempotency, name: str, clock: ManualClock
+) -> None:
+    work = Work(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        await once.run("test", name, work, terminal=(ValueError,))
+    clock.advance(3601)
+    with pytest.raises(ValueError, match="no"):
+        await once.run("test", name, work, terminal=(ValueError,))
+    assert work.times == 2
+
+
+@pytest.mark.parametrize("argument", ["x" * 500_000, float("nan")])
+async def test_an_error_with_odd_arguments_is_remembered(
+    once: Idempotency, name: str, argument: object
+) -> None:
+    work = Work(ValueError(argument))
+    with pytest.raises(ValueError):  # noqa: PT011 - the text is half a megabyte
+        await once.run("test", name, work, terminal=(ValueError,))
+    with pytest.raises(RecordedFailure):
+        await once.run("test", name, work, terminal=(ValueError,))
+    assert work.times == 1
+
+
+async def test_an_error_without_arguments_is_raised_again(once: Idempotency, name: str) -> None:
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            await once.run("test", name, Work(PermissionError()), terminal=(PermissionError,))
+
+
+async def test_a_result_that_holds_itself_does_not_undo_the_work(
+    once: Idempotency, name: str
+) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    work = Work(endless)
+    await once.run("test", name, work)
+    with pytest.raises(ResultUnavailable):
+        await once.run("test", name, work)
+    assert work.times == 1
+
+
+async def test_steps_that_would_not_fit_are_refused_before_they_are_done(
+    once: Idempotency, name: str
+) -> None:
+    done = 0
+
+    async def large() -> str:
+        nonlocal done
+        done += 1
+        return "x" * 150_000
+
+    async def work(run: Run) -> None:
+        await run.step("one", large)
+        await run.step("two", large)
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="step too many"):
+            await once.run("test", name, work)
+    assert done == 1
 
 
 async def test_calls_nest(once: Idempotency, name: str) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from waystation.errors import LeaseLost, OutcomeUnknown
+from waystation.errors import LeaseLost, OutcomeUnknown, TransactionConflict
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.patterns.leases import Lease, Leases, newer
 from waystation.store import Put, Store, TransactionCancelled, key_of, open_store
 from waystation.tables import TABLES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from waystation.clock import ManualClock
 
 
@@ -163,13 +165,83 @@ async def test_a_lease_of_another_service_is_respected(
     assert await leases.acquire(PageLock.key("t", name)) is None
 
 
-async def test_attributes_that_others_wrote_stay(leases: Leases, name: str) -> None:
-    await leases.store.put(PageLock(tenant="t", key_hash=name, ttl=9_999_999_999))
+async def test_a_ttl_that_another_service_set_does_not_take_the_fence_along(
+    leases: Leases, name: str, clock: ManualClock
+) -> None:
+    theirs = PageLock(tenant="t", key_hash=name, fence=7, ttl=int(clock()) + 60)
+    await leases.store.put(theirs)
+    assert (await taken(leases, name)).fence == 8
+    clock.advance(3600)
+    assert (await taken(leases, name)).fence == 9
+
+
+async def test_a_row_that_was_lost_goes_on_above_what_was_published(
+    leases: Leases, name: str
+) -> None:
+    lease = await leases.acquire(PageLock.key("t", name), above=41)
+    assert lease is not None
+    assert lease.fence == 42
+
+
+async def test_whoever_leaves_while_taking_a_lease_does_not_hold_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """On a file, where taking it needs a moment."""
+    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", TABLES, clock=clock) as store:
+        leases = Leases(store, monotonic=clock)
+        for _ in range(10):
+            task = asyncio.create_task(leases.acquire(PageLock.key("t", "p")))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            lease = await leases.acquire(PageLock.key("t", "p"))
+            assert lease is not None
+            await lease.release()
+
+
+async def test_a_worker_is_stopped_when_its_lease_is_lost(
+    store: Store, name: str, clock: ManualClock
+) -> None:
+    pauses = Pauses()
+    leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
     lease = await taken(leases, name)
-    await lease.release()
-    lock = await leases.store.get(PageLock.key("t", name))
-    assert lock is not None
-    assert lock.ttl == 9_999_999_999
+
+    async def work() -> None:
+        async with lease.kept(asyncio.current_task()):
+            await asyncio.Event().wait()
+
+    worker = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    clock.advance(40)
+    await taken(leases, name)
+    await pauses.end()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(worker, 5)
+    assert lease.lost.is_set()
+
+
+async def test_trouble_with_the_store_does_not_end_the_keeping(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it lasts as long as the lease, the lease counts as lost."""
+    pauses = Pauses()
+    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+        leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
+        async with leases.hold(PageLock.key("t", "p")) as lease:
+            assert lease is not None
+
+            async def conflict(*_: object, **__: object) -> None:
+                raise TransactionConflict("others write here")
+
+            monkeypatch.setattr(store, "update", conflict)
+            for _ in range(3):
+                assert not lease.lost.is_set()
+                clock.advance(10)
+                await pauses.end()
+                await asyncio.sleep(0.01)
+            assert lease.lost.is_set()
 
 
 class Pauses:

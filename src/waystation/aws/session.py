@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import botocore.session
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from waystation.errors import AccessRefused, InvalidRequest
 
@@ -81,7 +81,7 @@ class AwsSession(AwsChain):
             if isinstance(held, RefreshableCredentials) and held.refresh_needed():
                 return await asyncio.to_thread(held.get_frozen_credentials)
             return held.get_frozen_credentials()
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError) as error:
             raise AccessRefused(f"AWS credentials could not be obtained: {error}") from error
 
     async def close(self) -> None:

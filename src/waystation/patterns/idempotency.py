@@ -26,6 +26,7 @@ from waystation.errors import (
     OutcomeUnknown,
     RecordedFailure,
     ResultUnavailable,
+    StoreUnavailable,
     TransactionConflict,
 )
 from waystation.ids import nanoid, secret_hash
@@ -49,6 +50,7 @@ MAX_KEY = 1024
 LONGEST = 3600
 """Seconds that one attempt may hold on to a key, if it keeps its lease alive."""
 _MAX_STEPS = 50
+_MAX_ARGUMENTS = 4000
 _POLL = 0.05
 _LONGEST_POLL = 1.0
 
@@ -66,7 +68,7 @@ class Failure(msgspec.Struct):
 
     kind: str
     message: str
-    arguments: list[Any]
+    arguments: list[Any] | None = None
 
 
 class Record(
@@ -115,14 +117,20 @@ class Run:
             raise ValueError(f"{name!r} is not a step's name: letters, digits and _")
         if name in self._steps:
             return _decoded(self._steps[name], result)
-        if len(self._steps) >= _MAX_STEPS:
-            raise ValueError(f"there are at most {_MAX_STEPS} steps")
+        if len(self._steps) >= _MAX_STEPS or self._size() > self._owner.max_result // 2:
+            raise ValueError(f"a step too many: at most {_MAX_STEPS}, and half a result's size")
+        if not self._lease.held:
+            raise LeaseLost(f"{self._lease.key}: another attempt may have taken over")
         value = await work()
         packed = _encode(value)
-        self._owner.check_size(packed)
+        if self._size() + len(packed) > self._owner.max_result:
+            raise ValueError(f"the results of steps have at most {self._owner.max_result} bytes")
         await self._lease.refresh(set_to(f"steps.{name}", packed))
         self._steps[name] = packed
         return value
+
+    def _size(self) -> int:
+        return sum(map(len, self._steps.values()))
 
     async def commit(self, *actions: Action, result: object = None) -> None:
         """Carry out the caller's writes and complete the work with a result, all or nothing."""
@@ -147,7 +155,7 @@ class Idempotency:
         """`hook` is told the outcome, the scope and the key of every call."""
         self._store = store
         self._ttl = ttl
-        self._max_result = max_result
+        self.max_result = max_result
         self._leases = leases or Leases(store, seconds=lease, longest=LONGEST, skew=0)
         self._hook = hook or _ignore
 
@@ -165,14 +173,14 @@ class Idempotency:
         """Do the work, or give back what it gave before.
 
         The same key with another payload is refused. `result` is the type to rebuild the result
-        as. Errors of the `terminal` types are remembered and raised again; after any other, the
-        next call tries again. While another call works, this one waits up to `wait` seconds, then
-        raises InProgress.
+        as. Errors of the `terminal` types are remembered and raised again, as RecordedFailure where
+        they cannot be rebuilt; after any other, the next call tries again. While another call
+        works, this one waits up to `wait` seconds, then raises InProgress.
         """
         if not key:
-            raise KeyMissing(f"{scope}: there is no idempotency key")
+            raise KeyMissing("there is no idempotency key")
         if len(key) > MAX_KEY:
-            raise KeyMissing(f"{scope}: an idempotency key has at most {MAX_KEY} characters")
+            raise KeyMissing(f"an idempotency key has at most {MAX_KEY} characters")
         try:
             claimed = await self._claim(scope, key, fingerprint(payload), wait)
             if isinstance(claimed, Record):
@@ -194,25 +202,35 @@ class Idempotency:
         terminal: Errors,
     ) -> T:
         run = Run(self, lease)
-        async with lease.kept():
+        worker = asyncio.current_task()
+        assert worker is not None
+        async with lease.kept(worker):
             try:
                 value = await work(run)
             except terminal as error:
-                await self._finish(lease, _failed(error), set_to("status", "failed"))
+                await self._finish(lease, *self._failure(error))
                 self._hook("failed", scope, key)
+                raise
+            except asyncio.CancelledError as error:
+                if lease.lost.is_set() and worker.uncancel() == 0:
+                    self._hook("lapsed", scope, key)
+                    raise LeaseLost(f"{scope}: another attempt has taken over") from error
+                await self._abandon(lease, scope, key)
                 raise
             except BaseException:
-                # Whatever it was, even a cancellation: the next call may try at once.
-                await asyncio.shield(lease.release())
-                self._hook("failed", scope, key)
+                await self._abandon(lease, scope, key)
                 raise
-            if not run.committed:
-                late = await self._finish(lease, *self.completion(value))
-                if late is not None:
-                    self._hook("lapsed", scope, key)
-                    return self._replay(late, result, terminal)
+            late = None if run.committed else await self._finish(lease, *self.completion(value))
+        if late is not None:
+            self._hook("lapsed", scope, key)
+            return self._replay(late, result, terminal)
         self._hook("completed", scope, key)
         return value
+
+    async def _abandon(self, lease: Lease, scope: str, key: str) -> None:
+        """Whatever went wrong, even a cancellation: the next call may try at once."""
+        await asyncio.shield(lease.release())
+        self._hook("failed", scope, key)
 
     def once(
         self,
@@ -276,14 +294,14 @@ class Idempotency:
                 record = failed.item
             if record is not None:
                 if record.fingerprint != print_:
-                    raise KeyReused(f"{scope}: the key was used with another payload")
+                    raise KeyReused("the idempotency key was used with another payload")
                 if record.status != "open":
                     return record  # type: ignore[no-any-return]
             left = deadline - self._leases.monotonic()
             if left <= 0:
                 ends = record.lease_expires_at if record else None
                 after = max(1.0, (ends or 0) - self._store.clock())
-                raise InProgress(f"{scope}: the same work is being done", retry_after=after)
+                raise InProgress("the same work is being done", retry_after=after)
             await self._leases.sleep(min(left, pause * (0.5 + random.random())))  # noqa: S311
             pause = min(_LONGEST_POLL, pause * 2)
 
@@ -332,36 +350,54 @@ class Idempotency:
 
     def completion(self, value: object) -> tuple[Change, ...]:
         """The changes that record a result. One that cannot be kept must not undo the work."""
-        now = self._store.now()
-        done = (
-            set_to("status", "completed"),
-            set_to("completed_at", now),
-            set_to("expires_at", now + self._ttl),
-        )
+        done = (set_to("status", "completed"), *self._ending())
         try:
             packed = _encode(value)
             self.check_size(packed)
-        except (TypeError, ValueError, OverflowError) as error:
-            return (*done, set_to("result_lost", str(error)[:200]))
-        return (*done, set_to("result", packed), set_to("steps", {}))
+        except Exception as error:  # noqa: BLE001 - encoding runs the value's own code
+            return (*done, set_to("result_lost", f"{type(error).__name__}: {error}"[:200]))
+        return (*done, set_to("result", packed))
+
+    def _failure(self, error: Exception) -> tuple[Change, ...]:
+        """The changes that record an error for good."""
+        return (set_to("status", "failed"), *self._ending(), _failed(error))
+
+    def _ending(self) -> tuple[Change, ...]:
+        now = self._store.now()
+        return (
+            set_to("completed_at", now),
+            set_to("expires_at", now + self._ttl),
+            set_to("steps", {}),
+        )
 
     def check_size(self, packed: bytes) -> None:
-        if len(packed) > self._max_result:
-            raise ValueError(f"{len(packed)} bytes are more than {self._max_result}")
+        if len(packed) > self.max_result:
+            raise ValueError(f"{len(packed)} bytes are more than {self.max_result}")
 
     async def _finish(self, lease: Lease, *changes: Change) -> Record | None:
-        """Complete the work, or find what a successor made of it."""
+        """Complete the work, or find what a successor made of it.
+
+        The work is done: neither a cancellation nor a store that is away for a moment may lead to
+        its being done again.
+        """
+        return await asyncio.shield(self._record(lease, changes))
+
+    async def _record(self, lease: Lease, changes: tuple[Change, ...]) -> Record | None:
         closing = lease.closing(*changes)
-        try:
-            await self._store.update(closing.key, *closing.changes, when=closing.when)
-        except ConditionFailed as failed:
-            record = failed.item
-            if record is None or record.status == "open":
-                raise LeaseLost(f"{lease.key}: another attempt has taken over") from failed
-            return record  # type: ignore[no-any-return]
-        finally:
-            lease.ended = True
-        return None
+        while True:
+            try:
+                await self._store.update(closing.key, *closing.changes, when=closing.when)
+            except ConditionFailed as failed:
+                lease.ended = True
+                return _made_of_it(failed)
+            except (StoreUnavailable, TransactionConflict):
+                # Perhaps it was carried out: then the next try finds the work completed.
+                if not lease.held:
+                    raise
+                await self._leases.sleep(_POLL)
+            else:
+                lease.ended = True
+                return None
 
     def _replay(self, record: Record, result: type[T] | None, terminal: Errors) -> T:
         if record.failure is not None:
@@ -369,6 +405,14 @@ class Idempotency:
         if record.result is None:
             raise ResultUnavailable(f"the work was done; its result is lost: {record.result_lost}")
         return _decoded(record.result, result)
+
+
+def _made_of_it(failed: ConditionFailed) -> Record:
+    """The record that stands where we wanted to complete ours."""
+    record = failed.item
+    if record is None or record.status == "open":
+        raise LeaseLost("another attempt has taken over") from failed
+    return record  # type: ignore[no-any-return]
 
 
 def _decoded(packed: bytes, kind: type[T] | None) -> T:
@@ -381,10 +425,12 @@ def _key(scope: str, key: str) -> Key[Record]:
 
 
 def _failed(error: Exception) -> Change:
-    try:
-        arguments = msgspec.convert(list(error.args), list[str | int | float | bool | None])
-    except msgspec.ValidationError:
-        arguments = []
+    arguments: list[Any] | None = list(error.args)
+    if (
+        not all(isinstance(part, str | int | bool | None) for part in error.args)
+        or sum(len(str(part)) for part in error.args) > _MAX_ARGUMENTS
+    ):
+        arguments = None
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     return set_to("failure", Failure(kind, str(error)[:1000], arguments))
 
@@ -392,7 +438,9 @@ def _failed(error: Exception) -> Change:
 def _rebuilt(failure: Failure, terminal: Errors) -> Exception:
     """The error as it was, if it is one of those that were declared."""
     for kind in terminal:
-        if f"{kind.__module__}.{kind.__qualname__}" == failure.kind and failure.arguments:
+        if f"{kind.__module__}.{kind.__qualname__}" == failure.kind:
+            if failure.arguments is None:
+                break
             try:
                 return kind(*failure.arguments)
             except TypeError:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,15 +21,17 @@ from waystation.errors import (
     ConditionFailed,
     LeaseLost,
     OutcomeUnknown,
+    StoreError,
     StoreUnavailable,
     TransactionCancelled,
     TransactionConflict,
+    WaystationError,
 )
 from waystation.ids import nanoid
-from waystation.store import Update, absent, add, attr, key_of, remove, set_to
+from waystation.store import Update, absent, attr, if_absent, key_of, remove, set_to
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from waystation.clock import Clock
     from waystation.store import Condition, Item, Key, Store
@@ -60,13 +62,18 @@ class Leases:
         self.monotonic = monotonic
         self.sleep = sleep
 
-    async def acquire(self, key: Key[Any], *, token: str | None = None) -> Lease | None:
+    async def acquire(
+        self, key: Key[Any], *, token: str | None = None, above: int = 0
+    ) -> Lease | None:
         """The lease, or None when another holds it.
 
-        Repeating a call with the same token is safe: what was acquired stays acquired.
+        Repeating a call with the same token is safe: what was acquired stays acquired. `above` is
+        the last fence that is known from elsewhere, for a row that was lost.
         """
+        ttl = key.spec.table.ttl
+        keep = [remove(ttl)] if ttl is not None and ttl in key.spec.field_types else []
         try:
-            return await self.claim(key, token=token)
+            return await self.claim(key, *keep, token=token, above=above)
         except (ConditionFailed, TransactionConflict):
             return None
 
@@ -76,6 +83,7 @@ class Leases:
         *changes: Change,
         when: Condition | None = None,
         token: str | None = None,
+        above: int = 0,
     ) -> Lease:
         """The lease, with some changes made along with it; ConditionFailed when that cannot be."""
         token = token or nanoid(21)
@@ -83,16 +91,20 @@ class Leases:
         made = (
             set_to("lease_token", token),
             set_to("lease_expires_at", self.expiry()),
-            add("fence", 1),
+            set_to("fence", if_absent("fence", above) + 1),
             *changes,
         )
         free = self.free(token) if when is None else self.free(token) & when
-        try:
-            row = await self.store.update(key, *made, when=free, returning="new")
-        except OutcomeUnknown:
-            # With our own token the same again is safe, and tells.
-            row = await self.store.update(key, *made, when=free, returning="new")
-        return Lease(self, key, token, row, begun)
+
+        async def take() -> Lease:
+            try:
+                row = await self.store.update(key, *made, when=free, returning="new")
+            except OutcomeUnknown:
+                # With our own token the same again is safe, and tells.
+                row = await self.store.update(key, *made, when=free, returning="new")
+            return Lease(self, key, token, row, begun)
+
+        return await _to_the_end(take())
 
     async def create(self, row: Item, token: str) -> Lease:
         """The lease on a row that is not there yet; ConditionFailed when it is."""
@@ -100,8 +112,12 @@ class Leases:
         held = msgspec.structs.replace(
             row, lease_token=token, lease_expires_at=self.expiry(), fence=1
         )
-        await self.store.put(held, when=absent())
-        return Lease(self, key_of(held), token, held, begun)
+
+        async def take() -> Lease:
+            await self.store.put(held, when=absent())
+            return Lease(self, key_of(held), token, held, begun)
+
+        return await _to_the_end(take())
 
     def free(self, token: str) -> Condition:
         """That a lease can be taken: nobody holds it, or we do already."""
@@ -127,6 +143,18 @@ class Leases:
                 yield lease
             finally:
                 await lease.release()
+
+
+async def _to_the_end(taking: Coroutine[Any, Any, Lease]) -> Lease:
+    """The lease; if its caller goes away meanwhile, nobody holds it."""
+    task = asyncio.create_task(taking)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(WaystationError):
+            lease = await task
+            await lease.release()
+        raise
 
 
 class Lease:
@@ -213,32 +241,38 @@ class Lease:
             await self._leases.store.update(action.key, *action.changes, when=action.when)
         except ConditionFailed:
             pass
-        except StoreUnavailable as error:
+        except StoreError as error:
             log.warning("%s was not released and will run out: %s", self.key, error)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[Lease]:
-        """Refresh the lease in the background, at a third of its time, while the block runs."""
-        task = asyncio.create_task(self._keep())
+    async def kept(self, worker: asyncio.Task[Any] | None = None) -> AsyncIterator[Lease]:
+        """Refresh the lease in the background, at a third of its time, while the block runs.
+
+        `worker` is cancelled when the lease is lost.
+        """
+        task = asyncio.create_task(self._keep(worker))
         try:
             yield self
         finally:
             task.cancel()
 
-    async def _keep(self) -> None:
-        while True:
+    async def _keep(self, worker: asyncio.Task[Any] | None) -> None:
+        while not self.ended:
             await self._leases.sleep(self._leases.seconds / 3)
             if self.ended:
                 return
             try:
-                await self.refresh()
+                async with asyncio.timeout(max(0.0, self._deadline - self._leases.monotonic())):
+                    await self.refresh()
             except LeaseLost:
-                return
-            except StoreUnavailable as error:
+                break
+            except Exception as error:  # noqa: BLE001 - whatever it was, we may try again
                 log.warning("%s could not be refreshed: %s", self.key, error)
                 if not self.held:
                     self._lose()
-                    return
+                    break
+        if worker is not None and self.lost.is_set():
+            worker.cancel()
 
     def _lose(self) -> None:
         self.ended = True

@@ -59,13 +59,14 @@ class LocalLimiter:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._windows: OrderedDict[str, dict[int, int]] = OrderedDict()
+        self._windows: OrderedDict[tuple[str, float], dict[int, int]] = OrderedDict()
 
     def take(self, key: str, limit: Limit) -> None:
         """Count one, or raise TooManyRequests."""
         now = self._clock()
-        used = self._windows.setdefault(key, {})
-        self._windows.move_to_end(key)
+        place = (key, limit.seconds)  # slices of different lengths do not mix
+        used = self._windows.setdefault(place, {})
+        self._windows.move_to_end(place)
         if len(self._windows) > _MAX_KEYS:
             self._windows.popitem(last=False)
         _count(used, limit, now)
@@ -98,7 +99,7 @@ class SharedLimiter:
         await self._change(key, _uncount)
 
     async def _change(self, key: str, change: Callable[[dict[int, int], float], None]) -> None:
-        hashed = secret_hash(key)
+        hashed = secret_hash(f"{self._limit.seconds} {key}")
         for attempt in range(_TRIES):
             now = self._store.clock()
             expires = int(now + 2 * self._limit.seconds) + 1

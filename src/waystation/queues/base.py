@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from waystation.errors import DeclarationError, InvalidRequest
+from waystation.errors import DeclarationError, InvalidRequest, WaystationError
 from waystation.ids import secret_hash, sortable_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -211,9 +213,20 @@ class Queues(ABC):
         await self.close()
 
 
-def message_id(now: float, dedupe: str | None) -> str:
+async def finished(receiving: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T:
+    """The outcome of a receive; if its caller goes away meanwhile, what was received goes back."""
+    task = asyncio.ensure_future(receiving)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(WaystationError):
+            await undo(await task)
+        raise
+
+
+def message_id(now: float, group: str | None, dedupe: str | None) -> str:
     """Sortable by time; made from the dedupe id where there is one, so that repeats share it."""
-    return sortable_id(now) if dedupe is None else secret_hash(dedupe)[:24]
+    return sortable_id(now) if dedupe is None else secret_hash(f"{group or ''} {dedupe}")[:24]
 
 
 def check_visibility(seconds: float) -> None:

@@ -46,6 +46,7 @@ class Consumer:
         self._longest = longest
         self._grace = grace
         self._running: set[asyncio.Task[None]] = set()
+        self._troubles = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until `stopping` is set, then finish what was begun."""
@@ -66,14 +67,20 @@ class Consumer:
         try:
             await asyncio.wait({stop, receiving}, return_when=asyncio.FIRST_COMPLETED)
             if not receiving.done():
-                receiving.cancel()
                 return
-            for message in receiving.result():
-                task = asyncio.create_task(self.process(message))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+            messages = receiving.result()
+        except WaystationError as error:
+            log.warning("%s cannot be received from: %s", self.queue.spec.name, error)
+            self._troubles += 1
+            await asyncio.wait({stop}, timeout=backoff(self._troubles))
+            return
         finally:
-            receiving.cancel()
+            receiving.cancel()  # what it has received goes back
+        self._troubles = 0
+        for message in messages:
+            task = asyncio.create_task(self.process(message))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
     async def _finish(self) -> None:
         if self._running:
@@ -85,16 +92,18 @@ class Consumer:
 
     async def process(self, message: Message) -> None:
         """Handle one message, to the end."""
-        work = asyncio.ensure_future(self.handle(message))
+        work = asyncio.create_task(self._work(message))
         keeping = asyncio.create_task(self._keep(message, work))
         try:
             async with asyncio.timeout(self._longest):
                 await work
         except asyncio.CancelledError:
-            if not work.cancelled() or not keeping.done():
-                await self._give_back(message, 0.0)  # we are stopping, the message goes on
-                raise
-            log.warning("message %s of %s was lost", message.id, self.queue.spec.name)
+            if keeping.done():
+                log.warning("message %s of %s was lost", message.id, self.queue.spec.name)
+                return
+            keeping.cancel()
+            await self._give_back(message, 0.0)  # we are stopping, the message goes on
+            raise
         except Exception:
             log.exception(
                 "message %s of %s failed, receive %d of %d",
@@ -103,24 +112,35 @@ class Consumer:
                 message.receives,
                 self.queue.spec.max_receives,
             )
+            keeping.cancel()  # before, lest it takes back what is given back
             await self._give_back(message, backoff(message.receives))
         else:
             await self._acknowledge(message)
         finally:
             keeping.cancel()
 
-    async def _keep(self, message: Message, work: asyncio.Future[None]) -> None:
-        """Extend the message's visibility for as long as the work goes on."""
+    async def _work(self, message: Message) -> None:
+        await self.handle(message)
+
+    async def _keep(self, message: Message, work: asyncio.Task[None]) -> None:
+        """Extend the message's visibility for as long as the work goes on, or stop the work."""
         seconds = self.queue.spec.visibility
+        loop = asyncio.get_running_loop()
+        ours_until = loop.time() + seconds
         while True:
             await asyncio.sleep(seconds / 3)
+            begun = loop.time()
             try:
-                await self.queue.extend(message, seconds)
+                async with asyncio.timeout_at(ours_until):
+                    await self.queue.extend(message, seconds)
+                ours_until = begun + seconds
             except MessageLost:
-                work.cancel()
-                return
-            except WaystationError as error:
+                break
+            except Exception as error:  # noqa: BLE001 - whatever it was, we may try again
                 log.warning("message %s could not be extended: %s", message.id, error)
+                if loop.time() >= ours_until:
+                    break
+        work.cancel()
 
     async def _acknowledge(self, message: Message) -> None:
         try:

@@ -26,6 +26,7 @@ from waystation.queues.base import (
     check_names,
     check_release,
     check_visibility,
+    finished,
     message_id,
 )
 
@@ -90,10 +91,12 @@ class EmbeddedQueue(Queue):
         self._writer = store.writer
         self._name = spec.scoped(store.env)
         self._arrived = asyncio.Event()
+        self._latest = 0.0
 
     async def _send(self, body: bytes, group: str | None, dedupe: str | None, delay: float) -> str:
-        now = self._store.clock()
-        id_ = message_id(now, dedupe)
+        # A clock that is set back must not put a message before those that were sent earlier.
+        now = self._latest = max(self._latest, self._store.clock())
+        id_ = message_id(now, group, dedupe)
         row = (self._name, id_, group, body, now, now + delay, now + delay)
         if group is None and dedupe is None:
             await _durably(self._writer.execute(_INSERT, (*row, 1)))
@@ -110,10 +113,8 @@ class EmbeddedQueue(Queue):
             now = self._store.clock()
             visible = self._next_visible()
             if visible is not None and visible <= now:
-                taken = await _durably(
-                    self._writer.run(partial(self._take, limit=limit, visibility=visibility))
-                )
-                if taken:
+                taking = self._taken(limit, visibility)
+                if taken := await finished(taking, self._put_back):
                     return taken
             left = deadline - loop.time()
             if left <= 0:
@@ -125,6 +126,14 @@ class EmbeddedQueue(Queue):
                     await self._arrived.wait()
             except TimeoutError:
                 pass
+
+    async def _taken(self, limit: int, visibility: float) -> list[Message]:
+        job = partial(self._take, limit=limit, visibility=visibility)
+        return await _durably(self._writer.run(job))
+
+    async def _put_back(self, messages: list[Message]) -> None:
+        for message in messages:
+            await self.release(message)
 
     def _next_visible(self) -> float | None:
         """When the next message can be received. A look costs nothing; a write would."""
@@ -247,8 +256,13 @@ class EmbeddedQueues(Queues):
 
     async def tend(self) -> int:
         """Forget dedupe ids and dead letters that are no longer promised."""
-        trim = partial(_trim, now=self._store.clock())
-        return await _durably(self._store.writer.run(trim))
+        forgotten = 0
+        while True:  # in rounds, so that others can write in between
+            trim = partial(_trim, now=self._store.clock())
+            round_ = await _durably(self._store.writer.run(trim))
+            forgotten += round_
+            if round_ < _TRIM_LIMIT:
+                return forgotten
 
     async def close(self) -> None:
         """The file belongs to the store."""
@@ -266,16 +280,19 @@ def _insert(connection: sqlite3.Connection, *, row: tuple[Any, ...], dedupe: str
         connection.execute(
             "INSERT OR REPLACE INTO waystation_dedupe VALUES (?, ?, ?, ?)", (name, scope, id_, now)
         )
-    head = 1
-    if group is not None:
-        first = connection.execute(_FIRST, (name, group)).fetchone()
-        if first is not None:
-            # Only a delayed message that nobody has received makes room.
-            head = int(due < first[2] and first[3] == 0)
-            connection.execute(
-                "UPDATE waystation_messages SET head=? WHERE seq=?", (1 - head, first[0])
-            )
-    connection.execute(_INSERT, (*row, head))
+    connection.execute(_INSERT, (*row, _take_the_lead(connection, name, group, due)))
+
+
+def _take_the_lead(connection: sqlite3.Connection, name: str, group: str | None, due: float) -> int:
+    """1 if a message is the first of its group, which a delayed one that was waiting is no more."""
+    first = group and connection.execute(_FIRST, (name, group)).fetchone()
+    if not first:
+        return 1
+    _, leads, first_due, receives = first
+    if not leads or due >= first_due or receives:
+        return 0
+    connection.execute("UPDATE waystation_messages SET head=0 WHERE seq=?", (first[0],))
+    return 1
 
 
 def _promote(connection: sqlite3.Connection, name: str, group: str | None) -> None:
@@ -306,9 +323,8 @@ def _revive(connection: sqlite3.Connection, *, name: str, now: float, limit: int
         connection.execute(
             "UPDATE waystation_messages SET dead_at=NULL, receives=0, due=?, visible_at=?, head=? "
             "WHERE seq=?",
-            (now, now, int(group is None), seq),
+            (now, now, _take_the_lead(connection, name, group, now), seq),
         )
-        _promote(connection, name, group)
     return len(rows)
 
 

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from waystation.errors import ConditionFailed
-from waystation.store import Item, Table, attr, exists, key_of, set_to
+from waystation.errors import (
+    ConditionFailed,
+    QueueUnavailable,
+    TransactionCancelled,
+    WaystationError,
+)
+from waystation.queues.base import DEDUPE_SECONDS
+from waystation.store import Item, Put, Table, absent, attr, exists, key_of, set_to
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from waystation.store import Store
+
+    Send = Callable[["Parked"], Awaitable[None]]
+
+log = logging.getLogger(__name__)
 
 _SHARDS = 8
 _BATCH = 50
 _CLAIM_SECONDS = 60
 
-parked = Table("waystation-parked", pk="pk", sk="sk")
+parked = Table("waystation-parked", pk="pk", sk="sk", ttl="expires_at")
 
 
 class Parked(
@@ -27,7 +40,7 @@ class Parked(
     sk="DUE#{due:015d}#{id}",
     kw_only=True,
 ):
-    """A message and the millisecond it is due at. There is no TTL: it leaves when it was sent."""
+    """A message and the millisecond it is due at. It has no TTL: it leaves when it was sent."""
 
     queue: str
     shard: int
@@ -35,8 +48,15 @@ class Parked(
     id: str
     body: bytes
     group: str | None = None
-    dedupe: str | None = None
     claimed_until: int = 0
+
+
+class Seen(Item, table=parked, pk="SEEN#{queue}#{id}", sk="SEEN", kw_only=True):
+    """That a message with a dedupe id was parked lately."""
+
+    queue: str
+    id: str
+    expires_at: int
 
 
 class Lot:
@@ -49,17 +69,22 @@ class Lot:
     async def park(
         self, id_: str, body: bytes, group: str | None, dedupe: str | None, delay: float
     ) -> None:
-        """Keep a message until its delay is over."""
+        """Keep a message until its delay is over, unless one with its dedupe id was parked."""
+        now = self._store.clock()
         item = Parked(
             queue=self._queue,
-            shard=zlib.crc32(id_.encode()) % _SHARDS,
-            due=int((self._store.clock() + delay) * 1000),
+            shard=zlib.crc32((group or id_).encode()) % _SHARDS,  # a group stays in order
+            due=int((now + delay) * 1000),
             id=id_,
             body=body,
             group=group,
-            dedupe=dedupe,
         )
-        await self._store.put(item)
+        if dedupe is None:
+            await self._store.put(item)
+            return
+        seen = Seen(queue=self._queue, id=id_, expires_at=int(now) + DEDUPE_SECONDS)
+        with suppress(TransactionCancelled):
+            await self._store.transact(Put(seen, when=absent()), Put(item))
 
     async def count(self) -> int:
         counts = [
@@ -67,22 +92,42 @@ class Lot:
         ]
         return sum(counts)
 
-    async def send_due(self, send: Callable[[Parked], Awaitable[None]]) -> int:
+    async def send_due(self, send: Send) -> int:
         """Send what is due, then forget it: after a crash in between it is sent once more."""
-        now = self._store.clock()
+        sent = await asyncio.gather(*(self._send_shard(n, send) for n in range(_SHARDS)))
+        return sum(sent)
+
+    async def _send_shard(self, shard: int, send: Send) -> int:
         sent = 0
-        for shard in range(_SHARDS):
-            due = Parked.query(self._queue, shard).at_most(int(now * 1000))
+        while True:
+            due = Parked.query(self._queue, shard).at_most(int(self._store.clock() * 1000))
             page = await self._store.query(due, limit=_BATCH)
-            for item in page.items:
-                if await self._claim(item, int(now)):
-                    await send(item)
-                    await self._store.delete(key_of(item))
-                    sent += 1
+            done = await self._send_all(page.items, send)
+            sent += done
+            if done < _BATCH:
+                return sent
+
+    async def _send_all(self, items: Sequence[Parked], send: Send) -> int:
+        """Those that could be sent; of a group none after one that could not."""
+        sent = 0
+        stuck: set[str | None] = set()
+        for item in items:
+            if item.group in stuck:
+                continue
+            try:
+                if not await self._claim(item):
+                    raise QueueUnavailable("another process is sending it")
+                await send(item)
+                await self._store.delete(key_of(item))
+                sent += 1
+            except WaystationError as error:
+                log.info("message %s of %s stays parked: %s", item.id, self._queue, error)
+                stuck |= {item.group} - {None}
         return sent
 
-    async def _claim(self, item: Parked, now: int) -> bool:
+    async def _claim(self, item: Parked) -> bool:
         """Keep other processes from sending the same message, for a minute."""
+        now = self._store.now()
         try:
             await self._store.update(
                 key_of(item),

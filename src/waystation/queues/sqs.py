@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.aws.client import AwsClient
-from waystation.errors import AwsError, MessageLost, QueueUnavailable
-from waystation.ids import nanoid
+from waystation.errors import AccessRefused, AwsError, MessageLost, QueueUnavailable
+from waystation.ids import secret_hash
 from waystation.queues.base import (
     MAX_RECEIVE,
     RETENTION_SECONDS,
@@ -29,6 +29,7 @@ from waystation.queues.base import (
     check_names,
     check_release,
     check_visibility,
+    finished,
     message_id,
 )
 from waystation.queues.parked import Lot
@@ -72,7 +73,7 @@ class SqsQueue(Queue):
         self._oldest: float | None = None
 
     async def _send(self, body: bytes, group: str | None, dedupe: str | None, delay: float) -> str:
-        id_ = message_id(self._clock(), dedupe)
+        id_ = message_id(self._clock(), group, dedupe)
         if delay > (0 if self.spec.ordered else _MAX_DELAY):
             await self._lot.park(id_, body, group, dedupe, delay)
         else:
@@ -84,7 +85,7 @@ class SqsQueue(Queue):
     ) -> None:
         request: dict[str, Any] = {
             "QueueUrl": await self._url(self._name),
-            "MessageBody": body.decode(),
+            "MessageBody": _as_text(body),
             "MessageAttributes": {_ID: {"DataType": "String", "StringValue": id_}},
         }
         if self.spec.ordered:
@@ -98,7 +99,7 @@ class SqsQueue(Queue):
         """Send the parked messages whose time has come."""
 
         async def send(item: Parked) -> None:
-            await self._send_now(item.id, item.body, item.group, item.dedupe or item.id)
+            await self._send_now(item.id, item.body, item.group, f"{item.id}.{item.due}")
 
         return await self._lot.send_due(send)
 
@@ -106,7 +107,8 @@ class SqsQueue(Queue):
         left = math.ceil(wait)
         while True:
             poll = min(left, _POLL_SECONDS)
-            found = await self._take(self._name, limit, poll, math.ceil(visibility))
+            taking = self._take(self._name, limit, poll, math.ceil(visibility))
+            found = await finished(taking, self._put_back)
             left -= poll
             if found or left <= 0:
                 now = self._clock()
@@ -120,11 +122,16 @@ class SqsQueue(Queue):
         asked = 1
         while len(found) == asked < limit:  # twice as many each time, until some come back empty
             more = min(asked, limit - asked)
-            answers = [self._ask(name, 1, 0, visibility) for _ in range(more)]
-            for answer in await asyncio.gather(*answers):
-                found += answer
+            asking = [self._ask(name, 1, 0, visibility) for _ in range(more)]
+            for answer in await asyncio.gather(*asking, return_exceptions=True):
+                # Trouble comes again; what was received must not be forgotten for it.
+                found += answer if isinstance(answer, list) else []
             asked += more
         return found
+
+    async def _put_back(self, messages: list[Message]) -> None:
+        for message in messages:
+            await self.release(message)
 
     async def _ask(self, name: str, limit: int, wait: int, visibility: int) -> list[Message]:
         request = {
@@ -192,7 +199,8 @@ class SqsQueue(Queue):
     async def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         found = await self._take_dead(limit)
         for message in found:
-            await self._show_after(self._dead_name, message, 0)
+            with suppress(MessageLost):
+                await self._show_after(self._dead_name, message, 0)
         return [
             DeadLetter(
                 id=message.id,
@@ -209,8 +217,11 @@ class SqsQueue(Queue):
         revived = 0
         while revived < limit and (found := await self._take_dead(min(limit - revived, 100))):
             for message in found:
-                await self._send_now(message.id, message.body, message.group, nanoid())
-                await self._on_receipt("DeleteMessage", self._dead_name, message)
+                # Not the first sending's dedupe id, but the same one if this is cut short.
+                again = secret_hash(f"{message.id} {message.sent_at}")
+                await self._send_now(message.id, message.body, message.group, again)
+                with suppress(MessageLost):
+                    await self._on_receipt("DeleteMessage", self._dead_name, message)
             revived += len(found)
         return revived
 
@@ -262,6 +273,8 @@ class SqsQueue(Queue):
             if error.code in _MISSING:
                 raise QueueUnavailable(f"there is no queue {self._name}: create it") from error
             raise QueueUnavailable(f"SQS: {error}") from error
+        except AccessRefused as error:
+            raise QueueUnavailable(f"SQS: {error}") from error
         return msgspec.json.decode(answer, type=dict[str, Any]) if answer else {}
 
 
@@ -290,10 +303,16 @@ class SqsQueues(Queues):
             await queue.ensure()
 
     async def tend(self) -> int:
-        return sum([await queue.send_due() for queue in self._all])
+        """Send the parked messages that are due."""
+        return sum(await asyncio.gather(*(queue.send_due() for queue in self._all)))
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _as_text(body: bytes) -> str:
+    """JSON with the two characters escaped that JSON may hold and SQS may not."""
+    return body.decode().replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
 
 
 def received(message: dict[str, Any]) -> Message:
