@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from waystation.errors import QueueUnavailable
 from waystation.queues import Consumer, Message, Queue, QueueSpec, open_queues
+from waystation.queues import consumer as consumer_module
 from waystation.queues.consumer import backoff
 from waystation.store import open_store
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from waystation.clock import ManualClock
 
 SPEC = QueueSpec(name="jobs", ordered=True, visibility=1, max_receives=3)
+SLOW = QueueSpec(name="slow", visibility=30)
 
 
 @pytest.fixture
@@ -49,7 +52,15 @@ async def test_a_handled_message_is_acknowledged(queue: Queue, clock: ManualCloc
     assert (await queue.depth()).oldest_age is None
 
 
-async def test_a_failed_message_is_tried_again_later(queue: Queue, clock: ManualClock) -> None:
+@pytest.fixture
+async def slow(clock: ManualClock) -> AsyncIterator[Queue]:
+    """One whose messages do not come back by themselves for a while."""
+    async with await open_store("sqlite://:memory:", [], clock=clock) as store:
+        yield (await open_queues("embedded", [SLOW], store))[SLOW]
+
+
+async def test_a_failed_message_is_tried_again_later(slow: Queue, clock: ManualClock) -> None:
+    queue = slow
     tried = asyncio.Event()
 
     async def handle(message: Message) -> None:
@@ -63,6 +74,55 @@ async def test_a_failed_message_is_tried_again_later(queue: Queue, clock: Manual
     clock.advance(3)
     [message] = await queue.receive()
     assert message.receives == 2
+
+
+async def test_a_handler_that_fails_at_once_gives_its_message_back(
+    slow: Queue, clock: ManualClock
+) -> None:
+    def broken(message: Message) -> Any:
+        raise TypeError("not even a coroutine")
+
+    await slow.send(1)
+    [message] = await slow.receive()
+    await Consumer(slow, broken).process(message)
+    clock.advance(3)
+    assert len(await slow.receive()) == 1
+
+
+async def test_a_queue_that_is_away_does_not_end_the_consumer(
+    slow: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "backoff", lambda _: 0.001)
+    receive, troubles = slow.receive, [QueueUnavailable("away"), QueueUnavailable("away")]
+
+    async def troubled(*arguments: Any, **named: Any) -> list[Message]:
+        if troubles:
+            raise troubles.pop()
+        return await receive(*arguments, **named)
+
+    monkeypatch.setattr(slow, "receive", troubled)
+    handled = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        handled.set()
+
+    await slow.send(1)
+    async with consuming(Consumer(slow, handle)):
+        await asyncio.wait_for(handled.wait(), 5)
+
+
+async def test_work_stops_when_its_message_cannot_be_kept(queue: Queue) -> None:
+    async def away(message: Message, seconds: float) -> None:
+        raise RuntimeError("something unheard of")
+
+    queue.extend = away  # type: ignore[method-assign]
+
+    async def handle(message: Message) -> None:
+        await asyncio.Event().wait()
+
+    await queue.send(1)
+    [message] = await queue.receive()
+    await asyncio.wait_for(Consumer(queue, handle).process(message), timeout=5)
 
 
 async def test_groups_are_handled_beside_each_other(queue: Queue) -> None:

@@ -165,6 +165,16 @@ async def test_a_delayed_message_takes_its_place_when_it_is_due(
     assert await drained(ordered) == ["later", "after"]
 
 
+async def test_delayed_messages_of_a_group_come_in_the_order_they_are_due(
+    queues: Queues, ordered: Queue, clock: ManualClock
+) -> None:
+    for n in range(10):
+        await ordered.send(n, group="a", delay=60 + n)
+    clock.advance(80)
+    await queues.tend()
+    assert await drained(ordered) == list(range(10))
+
+
 async def test_a_group_is_in_order(ordered: Queue) -> None:
     for n in range(12):
         await ordered.send(n, group="a")
@@ -222,6 +232,26 @@ async def test_a_dedupe_id_sends_once(ordered: Queue, clock: ManualClock) -> Non
     assert await drained(ordered) == [1, 3]
 
 
+async def test_a_dedupe_id_belongs_to_its_group(
+    queues: Queues, ordered: Queue, clock: ManualClock
+) -> None:
+    ids = {await ordered.send(group, group=group, dedupe="x", delay=60) for group in "ab"}
+    assert len(ids) == 2
+    clock.advance(61)
+    await queues.tend()
+    assert sorted(await drained(ordered)) == ["a", "b"]
+
+
+async def test_a_dedupe_id_sends_once_however_long_the_delays(
+    queues: Queues, ordered: Queue, clock: ManualClock
+) -> None:
+    await ordered.send(1, group="a", dedupe="x", delay=60)
+    await ordered.send(2, group="a", dedupe="x", delay=3600)
+    clock.advance(7200)
+    await queues.tend()
+    assert await drained(ordered) == [1]
+
+
 async def test_a_dedupe_id_is_forgotten_after_five_minutes(
     queues: Queues, ordered: Queue, clock: ManualClock
 ) -> None:
@@ -258,6 +288,20 @@ async def test_dead_letters_are_sent_again(ordered: Queue) -> None:
     assert await ordered.dead_letters() == []
     [message] = await ordered.receive()
     assert (message.decode(), message.group, message.receives) == ("poison", "a", 1)
+
+
+async def test_a_dead_letter_sent_again_does_not_wait_for_a_delayed_message(
+    queues: Queues, ordered: Queue, clock: ManualClock
+) -> None:
+    await ordered.send("poison", group="a")
+    await fail(ordered, times=3)
+    await ordered.receive()
+    await ordered.send("next week", group="a", delay=7 * 86_400)
+    assert await ordered.redrive() == 1
+    assert await drained(ordered) == ["poison"]
+    clock.advance(7 * 86_400 + 1)
+    await queues.tend()
+    assert await drained(ordered) == ["next week"]
 
 
 async def test_redriving_is_bounded(plain: Queue) -> None:

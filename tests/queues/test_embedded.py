@@ -62,6 +62,39 @@ async def test_a_lapsed_worker_cannot_acknowledge_its_successors_message(
     assert len(await queue.receive()) == 1
 
 
+async def test_a_clock_that_is_set_back_does_not_change_the_order(
+    queues: Queues, clock: ManualClock
+) -> None:
+    queue = queues[ORDERED]
+    await queue.send("first", group="a")
+    clock.advance(-1)
+    await queue.send("second", group="a")
+    clock.advance(1)
+    [message] = await queue.receive()
+    assert message.decode() == "first"
+
+
+async def test_a_receiver_that_leaves_takes_nothing_along(queues: Queues) -> None:
+    queue = queues[PLAIN]
+    for n in range(10):
+        await queue.send(n)
+        task = asyncio.create_task(queue.receive())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        [message] = await queue.receive()
+        await queue.ack(message)
+
+
+async def test_any_number_of_dedupe_ids_is_forgotten(queues: Queues, clock: ManualClock) -> None:
+    queue = queues[ORDERED]
+    await asyncio.gather(*(queue.send(n, dedupe=str(n)) for n in range(1500)))
+    clock.advance(301)
+    assert await queues.tend() == 1500
+
+
 async def test_dead_letters_are_forgotten_after_two_weeks(
     queues: Queues, clock: ManualClock
 ) -> None:
