@@ -59,7 +59,7 @@ def test_the_template_has_what_each_table_needs(capsys: pytest.CaptureFixture[st
     assert made["dev-stak-inbox"]["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["tables", "--json", "--cloudformation"]])
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["tables", "--yaml"]])
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -92,6 +92,22 @@ def test_a_key_is_printed_alone(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert made["plan"] == "unlimited"
 
 
+def test_a_file_of_settings_can_be_named_after_the_command(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "own.toml").write_text('env = "staging"')
+    assert main(["tables", "--config", "own.toml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"].startswith("staging-")
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_cannot_be_is_said(
+    here: Path, capsys: pytest.CaptureFixture[str], port: str
+) -> None:
+    assert main(["serve", f"--port={port}"]) == 1
+    assert "port" in capsys.readouterr().err
+
+
 def test_a_bad_email_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "create", "nobody"]) == 1
     assert "email" in capsys.readouterr().err
@@ -103,7 +119,7 @@ def test_the_doctor_finds_a_new_install_healthy(
     assert main(["doctor"]) == 0
     told = capsys.readouterr().out
     assert [line.split()[:2] for line in told.splitlines()] == [
-        ["ok", part] for part in ("settings", "secret", "store", "queue", "blobs", "clock")
+        ["ok", part] for part in ("settings", "store", "secret", "queue", "blobs", "clock")
     ]
 
 
@@ -114,6 +130,7 @@ def test_the_doctor_finds_a_new_install_healthy(
         ("WAYSTATION_BLOBS", "file:/proc/nowhere", "blobs"),
         ("WAYSTATION_BLOBS", "pigeon://coop", "blobs"),
         ("WAYSTATION_PRT", "80", "settings"),
+        ("WAYSTATION_PUBLIC_URL", "http://[", "settings"),
         ("WAYSTATION_SECRET_KEY", "short", "settings"),
     ],
 )
@@ -149,6 +166,26 @@ def test_the_doctor_notices_tables_that_were_not_deployed(
     told = capsys.readouterr().out
     assert "FAIL  store" in told
     assert "waystation tables --cloudformation" in told
+
+
+def test_the_doctor_notices_a_key_that_is_gone(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 0
+    (here / "waystation.key").unlink()
+    assert main(["doctor"]) == 1
+    assert "put it back" in capsys.readouterr().out
+    assert not (here / "waystation.key").exists()
+    assert main(["keys", "create", "ann@example.com"]) == 1
+
+
+def test_a_database_written_with_another_key_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["keys", "create", "ann@example.com"]) == 0
+    monkeypatch.setenv("WAYSTATION_SECRET_KEY", "k" * 40)
+    assert main(["keys", "create", "ann@example.com"]) == 1
+    assert "another key" in capsys.readouterr().err
 
 
 def test_the_doctor_notices_a_clock_that_is_off(

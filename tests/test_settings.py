@@ -55,6 +55,21 @@ def test_what_is_given_wins() -> None:
     assert load_settings(environ={"WAYSTATION_PORT": "1"}, port=2, host=None).port == 2
 
 
+def test_a_variable_set_to_nothing_is_not_set() -> None:
+    settings = load_settings(
+        environ={"WAYSTATION_SLACK_SIGNING_SECRET": "", "WAYSTATION_HOST": " "}
+    )
+    assert (settings.slack_signing_secret, settings.host) == (None, "127.0.0.1")
+
+
+@pytest.mark.parametrize("name", ["slack_signing_secret", "desk_hmac_secret", "host"])
+def test_an_empty_secret_or_host_in_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f'{name} = ""')
+    with pytest.raises(SettingsError, match=name):
+        load_settings(file, environ={})
+
+
 def test_an_unknown_name_is_refused_with_a_hint() -> None:
     with pytest.raises(SettingsError, match=r"WAYSTATION_STOR: .* did you mean store\?"):
         load_settings(environ={"WAYSTATION_STOR": "x"})
@@ -92,6 +107,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"blobs": "nowhere"}, "blobs"),
         ({"env": "Prod!"}, "env"),
         ({"public_url": "waystation.example"}, "public_url"),
+        ({"public_url": "http://["}, "public_url"),
+        ({"port": 99999}, "port"),
         ({"slack_api_url": "ftp://x"}, "slack_api_url"),
         ({"allow_networks": ["10.0.0.1/8"]}, "allow_networks"),
         ({"trusted_proxies": ["everyone"]}, "trusted_proxies"),

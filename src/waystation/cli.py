@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waystation.cloudformation import template
-from waystation.errors import WaystationError
+from waystation.errors import InvalidInput, WaystationError
 from waystation.settings import Settings, load_settings
 from waystation.store.tables import scoped_name
 from waystation.tables import QUEUES, SYSTEMS, TABLES
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"waystation: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return 1
     except BrokenPipeError:
         # The reader has seen enough; leave nothing for the interpreter to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -42,10 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="waystation", description="Where events stop on their way."
     )
-    parser.add_argument("--config", type=Path, help="a TOML file of settings")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--config", type=Path, help="a TOML file of settings")
+    shared.add_argument("--json", action="store_true", help="for programs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = commands.add_parser("serve", help="start everything in one process")
+    serve = commands.add_parser("serve", parents=[shared], help="start everything in one process")
     serve.add_argument("--host", help="the address to listen on")
     serve.add_argument("--port", type=int, help="the port to listen on")
     serve.add_argument("--role", choices=["all", "api", "worker"], default="all")
@@ -54,21 +56,23 @@ def _parser() -> argparse.ArgumentParser:
     keys = commands.add_parser("keys", help="API keys").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    create = keys.add_parser("create", help="make a key, and the account if there is none")
+    create = keys.add_parser(
+        "create", parents=[shared], help="make a key, and the account if there is none"
+    )
     create.add_argument("email")
     create.add_argument("--permissions", choices=["read", "write", "admin"], default="admin")
     create.add_argument("--name", default="made on the command line")
-    create.add_argument("--json", action="store_true", help="for programs")
     create.set_defaults(run=_create_key)
 
-    doctor = commands.add_parser("doctor", help="check settings, store, queue, blobs and clock")
-    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor = commands.add_parser(
+        "doctor", parents=[shared], help="check settings, store, queue, blobs and clock"
+    )
     doctor.set_defaults(run=_doctor)
 
-    tables = commands.add_parser("tables", help="show every table, or write the template")
-    form = tables.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="for programs")
-    form.add_argument("--cloudformation", action="store_true", help="the deployment template")
+    tables = commands.add_parser(
+        "tables", parents=[shared], help="show every table, or write the template"
+    )
+    tables.add_argument("--cloudformation", action="store_true", help="the deployment template")
     tables.set_defaults(run=_tables)
     return parser
 
@@ -88,6 +92,11 @@ def _serve(options: argparse.Namespace) -> None:
     configure_logs()
 
     def started(url: str) -> None:
+        if options.json:
+            print(
+                json.dumps({"url": url, "role": options.role, "store": settings.store}), flush=True
+            )
+            return
         told = [f"Waystation {options.role} is at {url}", f"  API docs   {url}/docs"]
         told.append(f"  state      {url}/readyz   metrics {url}/metrics")
         told.append(f"  make a key   {_called()} keys create you@example.com")
@@ -110,6 +119,8 @@ def _create_key(options: argparse.Namespace) -> None:
 async def _make_key(options: argparse.Namespace) -> None:
     from waystation.server.runtime import running
 
+    if not 1 <= len(options.name) <= 100:
+        raise InvalidInput("name", "a key's name has 1 to 100 characters")
     async with running(_settings(options)) as runtime:
         user = await runtime.accounts.find_or_open(options.email)
         key, secret = await runtime.accounts.keys.create(

@@ -92,6 +92,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     ] = None
 
     def __post_init__(self) -> None:
+        for name in NAMES:
+            if getattr(self, name) == "" and name != "env":
+                raise SettingsError(f"{name}: it is empty")
         self._check_storage()
         if not re.fullmatch(r"[a-z0-9-]{0,20}", self.env):
             raise SettingsError("env: up to 20 lower-case letters, digits and -")
@@ -140,12 +143,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
             return self.allow_networks
         return _LOOPBACK if self.env == "dev" else []
 
-    def key(self) -> str:
-        """The secret key; made and kept beside the SQLite file when none is set."""
+    @property
+    def key_path(self) -> Path | None:
+        """Where the secret key is kept, beside the SQLite file, unless it is set."""
         if self.secret_key is not None:
-            return self.secret_key
+            return None
         beside = self.sqlite_path
-        return load_or_create_key((beside.parent if beside else Path()) / "waystation.key")
+        return (beside.parent if beside else Path()) / "waystation.key"
+
+    def key(self) -> str:
+        """The secret key; made when none is set and none is there."""
+        return self.secret_key or load_or_create_key(self.key_path or Path())
 
 
 NAMES = Settings.__struct_fields__
@@ -170,9 +178,13 @@ def load_settings(
     for name, text in (os.environ if environ is None else environ).items():
         if name.startswith(PREFIX):
             field = _known(name, name)
+            if not text.strip():
+                continue  # set to nothing is not set
             split = [part.strip() for part in text.split(",") if part.strip()]
             found[field] = _convert(name, field, split if field in _LISTS else text, strict=False)
-    found |= {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if value is not None:
+            found[name] = _convert(name, name, value)
     return Settings(**found)
 
 
@@ -205,9 +217,14 @@ def _convert(told: str, field: str, value: object, *, strict: bool = True) -> An
 
 
 def _check_url(name: str, url: str | None) -> None:
-    if url is not None and (
-        urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname
-    ):
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname is not None
+    except ValueError:
+        good = False
+    if not good:
         raise SettingsError(f"{name}: a URL that begins with http:// or https://")
 
 

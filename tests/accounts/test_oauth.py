@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 from contextlib import asynccontextmanager
@@ -46,7 +47,7 @@ class LocalProvider:
         self.codes[code] = query
         return code, query["state"]
 
-    async def token(self, request: web.Request) -> web.Response:
+    async def token(self, request: web.Request) -> web.StreamResponse:
         form = await request.post()
         begun = self.codes.pop(str(form["code"]), None)
         digest = sha256(str(form["code_verifier"]).encode()).digest()
@@ -61,7 +62,12 @@ class LocalProvider:
             return web.Response(status=self.token_status, text="down")
         if not good:
             return web.json_response({"error": "bad_verification_code"})
-        return web.json_response({"access_token": "theirs", "token_type": "bearer"})
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        await answer.write(b'{"access_token": "the')  # as answers come: in pieces
+        await asyncio.sleep(0.01)
+        await answer.write(b'irs", "token_type": "bearer"}')
+        return answer
 
     async def me(self, request: web.Request) -> web.Response:
         assert request.headers["Authorization"] == "Bearer theirs"
@@ -123,6 +129,7 @@ async def begin(server: Site, provider: str = "github") -> tuple[str, str]:
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "samesite=lax" in cookie.lower()
+    assert "Secure" in cookie
     return answer.headers["location"], cookie.partition(";")[0]
 
 
@@ -177,7 +184,14 @@ async def test_google_says_itself_whether_the_email_is_verified(
 
 
 @pytest.mark.parametrize(
-    "emails", [[], {}, [{"email": "a@example.com", "primary": True, "verified": False}]]
+    "emails",
+    [
+        [],
+        {},
+        ["nonsense"],
+        [{"primary": True, "verified": True}],
+        [{"email": "a@example.com", "primary": True, "verified": False}],
+    ],
 )
 async def test_without_a_verified_email_there_is_no_account(
     both: tuple[Site, LocalProvider], emails: Any
@@ -260,6 +274,12 @@ async def test_a_provider_that_is_down_is_not_our_fault(
     refused = await sign_in(server, local)
     assert refused.status == 503
     assert "retry-after" in refused.headers
+
+
+async def test_sign_ins_cannot_be_begun_without_end(both: tuple[Site, LocalProvider]) -> None:
+    server, _ = both
+    statuses = [(await server.get("/v1/auth/github/start")).status for _ in range(61)]
+    assert statuses == [302] * 60 + [429]
 
 
 async def test_it_is_off_until_configured(server: Site) -> None:

@@ -101,6 +101,17 @@ async def test_a_body_is_at_most_a_megabyte(server: Site) -> None:
     assert (answer.status, answer.json["code"]) == (413, "body_too_large")
 
 
+@pytest.mark.parametrize("opening", [b'{"email":', b"", b'{"email": "x", "password": '])
+async def test_a_body_that_is_nested_too_deeply_is_refused(server: Site, opening: bytes) -> None:
+    answer = await server.post(
+        "/v1/auth/login",
+        body=opening + b"[" * 200_000,
+        headers={"Content-Type": "application/json"},
+    )
+    assert answer.status == 400
+    assert answer.fields
+
+
 async def test_it_is_alive_and_ready(server: Site) -> None:
     assert (await server.get("/healthz")).json == {"status": "ok"}
     ready = await server.get("/readyz")
@@ -148,7 +159,7 @@ async def test_a_job_that_fails_is_shown(server: Site) -> None:
     assert (answer.status, answer.json["status"]) == (200, "degraded")
     [state] = answer.json["jobs"]
     assert (state["name"], state["status"], state["restarts"]) == ("postman", "restarting", 1)
-    assert state["last_error"] == "ValueError: no mail for ***@***"
+    assert state["last_error"] == "ValueError"
 
 
 async def test_metrics_count_requests_by_route(server: Site) -> None:
@@ -169,6 +180,7 @@ async def test_metrics_show_the_queues(server: Site) -> None:
     queues = await open_queues("embedded", [spec], server.runtime.store)
     await queues[spec].send(1)
     server.runtime.queues = queues
+    server.runtime.metrics._look_again = 0
     page = (await server.get("/metrics")).body.decode()
     assert 'waystation_queue_messages{queue="letters",state="ready"} 1.0' in page
     assert 'waystation_queue_oldest_seconds{queue="letters"}' in page

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.site import Site, listening
 from waystation.errors import NotFound, StoreUnavailable, TooManyRequests
-from waystation.server import asgi
+from waystation.server import asgi, protocol
 from waystation.server.asgi import Response, read_body
 from waystation.server.front import Door, Front
 from waystation.server.logs import JsonFormatter
@@ -61,9 +62,14 @@ async def raw(url: str, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(request)
     await writer.drain()
-    answer = await asyncio.wait_for(reader.read(65536), 5)
+    answer = b""
+    with suppress(ConnectionError):  # closed on us before we had said everything
+        answer = await asyncio.wait_for(reader.read(65536), 5)
+        while more := await asyncio.wait_for(reader.read(65536), 5):
+            answer += more
     writer.close()
-    await writer.wait_closed()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
     return answer
 
 
@@ -167,9 +173,34 @@ async def test_a_failure_after_the_answer_began_ends_it(url: str) -> None:
     assert answer.count(b"HTTP/1.1") == 1
 
 
+async def test_headers_without_end_are_refused(url: str) -> None:
+    answer = await raw(url, b"GET /echo HTTP/1.1\r\nHost: x\r\nX-Much: " + b"x" * 200_000)
+    assert answer.startswith(b"HTTP/1.1 431")
+
+
+async def test_headers_of_a_usual_size_are_let_in(url: str) -> None:
+    assert (await raw(url, request("/echo", b"x", b"X-Much: " + b"x" * 30_000))).endswith(b"x")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /echo HTTP/1.1\r\nHost:"])
+async def test_a_connection_that_says_nothing_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.05)
+    assert await raw(url, sent) == b""
+
+
+async def test_a_connection_is_used_again(url: str) -> None:
+    one = request("/echo", b"one").replace(b"Connection: close\r\n", b"")
+    two = request("/echo", b"two")
+    answer = await raw(url, one + two)
+    assert answer.count(b"HTTP/1.1 200") == 2
+
+
 async def test_a_caller_who_leaves_is_nobodys_fault(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     parts = urlsplit(url)
     assert parts.port is not None
     with socket.create_connection((parts.hostname, parts.port)) as caller:
@@ -177,6 +208,8 @@ async def test_a_caller_who_leaves_is_nobodys_fault(
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.05)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    [told] = [record for record in caplog.records if record.name == "waystation.access"]
+    assert told.__dict__["fields"]["status"] == 499
     assert (await raw(url, request("/echo", b"still here"))).endswith(b"still here")
 
 

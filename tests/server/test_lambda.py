@@ -13,6 +13,7 @@ from waystation.errors import SettingsError
 from waystation.queues import Consumer, Message, QueueSpec, open_queues
 from waystation.server import aws_lambda
 from waystation.server.app import build_app
+from waystation.server.asgi import Response
 from waystation.server.aws_lambda import answer, follow, work_off
 
 if TYPE_CHECKING:
@@ -91,6 +92,48 @@ async def test_the_stage_is_not_part_of_the_path(server: Site) -> None:
     app = build_app(server.runtime)
     got = await answer(app, http_event("GET", "/prod/healthz", stage="prod"))
     assert (got["statusCode"], got["body"]) == (200, '{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    ("path", "stage", "seen"),
+    [
+        ("/production/x", "prod", "/production/x"),
+        ("/prod", "prod", "/"),
+        ("/prod/x", "prod", "/x"),
+        ("/users/ann@example.com", "$default", "/users/ann@example.com"),
+    ],
+)
+async def test_paths(path: str, stage: str, seen: str) -> None:
+    found: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(scope["path"])
+        await Response(204)(send)
+
+    await answer(app, http_event("GET", path, stage=stage))
+    assert found == [seen]
+
+
+async def test_a_function_url_gives_its_path_encoded() -> None:
+    found: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append((scope["path"], scope["raw_path"]))
+        await Response(204)(send)
+
+    event = http_event("GET", "/users/ann%40example.com")
+    event["requestContext"]["domainName"] = "abc.lambda-url.eu-west-1.on.aws"
+    await answer(app, event)
+    assert found == [("/users/ann@example.com", b"/users/ann%40example.com")]
+
+
+async def test_text_in_another_encoding_is_encoded() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Response(200, b"caf\xe9", [(b"content-type", b"text/html; charset=latin-1")])(send)
+
+    got = await answer(app, http_event("GET", "/menu"))
+    assert got["isBase64Encoded"] is True
+    assert base64.b64decode(got["body"]) == b"caf\xe9"
 
 
 async def test_a_problem_is_a_document_here_too(server: Site) -> None:
@@ -281,4 +324,5 @@ def test_the_handlers_as_lambda_calls_them(
     assert handled == [7]
     with pytest.raises(SettingsError, match="dev-things"):
         aws_lambda.streams({"Records": [stream_record(1)]}, None)
+    aws_lambda.schedule({"source": "aws.events"}, None)
     process.close()

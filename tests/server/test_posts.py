@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from waystation.accounts.tables import ApiKey
+from waystation.patterns.fingerprints import fingerprint
 from waystation.patterns.idempotency import Record
 
 if TYPE_CHECKING:
@@ -47,6 +49,12 @@ async def test_another_payload_is_refused(server: Site) -> None:
     refused = await server.post(PATH, {"name": "b"}, token=token, key="k-1")
     assert (refused.status, refused.json["code"]) == (422, "key_reused")
     assert await keys_made(server) == 1
+
+
+async def test_a_replay_does_not_show_what_the_caller_may_not_have(server: Site) -> None:
+    admin, reader = await server.api_key("admin"), await server.api_key("read")
+    assert (await server.post(PATH, {"name": "a"}, token=admin, key="k-1")).status == 201
+    assert (await server.post(PATH, {"name": "a"}, token=reader, key="k-1")).status == 403
 
 
 async def test_accounts_do_not_share_keys(server: Site) -> None:
@@ -123,6 +131,45 @@ async def test_a_sign_up_can_be_repeated(server: Site) -> None:
     again = await server.post("/v1/auth/signup", body, key="k-1")
     assert (first.status, again.status) == (201, 201)
     assert first.json == again.json
+
+
+async def test_a_lost_refresh_is_repeated_from_another_address(server: Site) -> None:
+    """As a phone does that has changed networks, whatever it still says of itself."""
+    tokens = await server.sign_up()
+    body = {"refresh_token": tokens["refresh_token"]}
+    first = await server.post("/v1/auth/refresh", body, key="r-1", token=tokens["access_token"])
+    again = await server.post("/v1/auth/refresh", body, key="r-1")
+    assert (first.status, again.status) == (200, 200)
+    assert first.json == again.json
+
+
+async def test_strangers_do_not_share_keys(server: Site) -> None:
+    for n in range(2):
+        account = {"email": f"u{n}@example.com", "password": "correct horse", "name": "U"}
+        assert (await server.post("/v1/auth/signup", account, key="1")).status == 201
+
+
+async def test_a_password_leaves_no_fast_hash(server: Site) -> None:
+    body = {"email": "ann@example.com", "password": "correct horse", "name": "Ann"}
+    await server.post("/v1/auth/signup", body, key="k-1")
+    page = await server.runtime.store.scan(Record)
+    [record] = page.items
+    sent = msgspec.json.encode(body)
+    for guess in (["/v1/auth/signup", b"", sent], sent):
+        assert record.fingerprint != fingerprint(guess)
+    assert "http:anonymous:" in record.scope
+
+
+async def test_strangers_cannot_make_us_remember(server: Site) -> None:
+    for n in range(5):
+        await server.post("/nothing/at/all", {}, key=f"k-{n}")
+        await server.post(PATH, {"name": "a"}, token="nonsense", key=f"k-{n}")
+    assert (await server.runtime.store.scan(Record)).items == []
+    statuses = [
+        (await server.post("/v1/auth/refresh", {"refresh_token": "x"}, key=f"k-{n}")).status
+        for n in range(121)
+    ]
+    assert statuses == [401] * 120 + [429]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "ü"])

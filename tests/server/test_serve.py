@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -131,15 +133,31 @@ def test_it_stops_when_told_to_and_finishes_what_was_begun(tmp_path: Path) -> No
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    opened = []
-    for n in range(3):
+    """Killed the moment an account was acknowledged, three times."""
+    accounts = [
+        {"email": f"u{n}@example.com", "password": "correct horse", "name": "U"} for n in range(3)
+    ]
+    for account in accounts:
         with serving(tmp_path) as server:
-            key = make_key(tmp_path, f"u{n}@example.com").strip()
-            opened.append(key)
-            assert server.get("/v1/me", key)["email"] == f"u{n}@example.com"
+            assert server.post("/v1/auth/signup", account) == 201
+            server.process.kill()
     with serving(tmp_path) as server:
-        for n, key in enumerate(opened):
-            assert server.get("/v1/me", key)["email"] == f"u{n}@example.com"
+        for account in accounts:
+            signed_in = {name: account[name] for name in ("email", "password")}
+            assert server.post("/v1/auth/login", signed_in) == 200
+
+
+def test_told_twice_it_does_not_wait(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        parts = urlsplit(server.url)
+        assert parts.port is not None
+        with socket.create_connection((parts.hostname, parts.port)) as caller:
+            caller.sendall(b"POST /v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+            time.sleep(0.1)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(10) == 0
 
 
 def test_roles(tmp_path: Path) -> None:

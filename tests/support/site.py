@@ -13,6 +13,7 @@ import uvicorn
 
 from waystation.accounts.passwords import Passwords
 from waystation.server.app import build_app
+from waystation.server.protocol import BoundedProtocol
 from waystation.server.runtime import Runtime, running
 from waystation.settings import Settings
 
@@ -112,7 +113,7 @@ async def listening(app: App) -> AsyncIterator[str]:
             lifespan="off",
             log_config=None,
             access_log=False,
-            http="httptools",
+            http=BoundedProtocol,
             timeout_graceful_shutdown=2,
         )
         config.load()

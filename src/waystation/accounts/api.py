@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 from litestar import Controller, Request, Router, delete, get, post
-from litestar.datastructures import State
+from litestar.datastructures import Address, State
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody  # noqa: TC002
 from msgspec import Meta
@@ -84,11 +84,13 @@ class AuthController(Controller):
     async def sign_up(
         self, data: JSONBody[SignUp], request: AnyRequest, accounts: Service
     ) -> Tokens:
-        return await accounts.sign_up(data.email, data.password, data.name, address_of(request))
+        return await accounts.sign_up(
+            data.email, data.password, data.name, address_of(request.client)
+        )
 
     @post("/login", status_code=200, summary="Sign in")
     async def log_in(self, data: JSONBody[LogIn], request: AnyRequest, accounts: Service) -> Tokens:
-        return await accounts.log_in(data.email, data.password, address_of(request))
+        return await accounts.log_in(data.email, data.password, address_of(request.client))
 
     @post("/refresh", status_code=200, summary="New tokens for a refresh token, once")
     async def refresh(self, data: JSONBody[Refresh], accounts: Service) -> Tokens:
@@ -151,13 +153,15 @@ def _shown(key: ApiKey) -> Key:
     )
 
 
-def address_of(request: AnyRequest) -> str:
+def address_of(client: Address | None) -> str:
     """Whom to throttle: an address, or all of an IPv6 customer's."""
-    host = request.client.host if request.client else "unknown"
+    host = client.host if client else "unknown"
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host
-    if address.version == 6:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)

@@ -26,6 +26,7 @@ from waystation.errors import (
     Unauthenticated,
 )
 from waystation.ids import nanoid, secret_hash
+from waystation.patterns.ratelimits import Limit, LocalLimiter
 from waystation.store import exists
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from waystation.store import Store
 
 _SECONDS = 600
+_BEGINNINGS = Limit(60, 600)
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 _MAX_ANSWER = 256 * 1024
 
@@ -104,10 +106,17 @@ class SignInElsewhere:
         self._public_url = public_url.rstrip("/")
         self._signup_plan = signup_plan
         self._signups = signups
+        self._limiter = LocalLimiter(store.clock)
 
-    async def begin(self, name: str) -> tuple[str, str]:
+    @property
+    def secure(self) -> bool:
+        """Whether browsers reach us over TLS, whatever a proxy makes of it."""
+        return self._public_url.startswith("https:")
+
+    async def begin(self, name: str, address: str) -> tuple[str, str]:
         """Where to send the browser, and the cookie to give it."""
         provider = self._provider(name)
+        self._limiter.take(address, _BEGINNINGS)
         state, verifier, cookie = nanoid(32), nanoid(64), nanoid(32)
         await self._store.put(
             SignIn(
@@ -219,7 +228,8 @@ def _verified(user: Any) -> str | None:
 
 def _primary(emails: Any) -> str | None:
     for entry in emails if isinstance(emails, list) else []:
-        if entry.get("primary") is True and entry.get("verified") is True:
+        good = isinstance(entry, dict) and entry.get("primary") is True
+        if good and entry.get("verified") is True and entry.get("email"):
             return str(entry["email"])
     return None
 
@@ -229,7 +239,11 @@ async def _fetch(http: aiohttp.ClientSession, method: str, url: str, **more: Any
     async with http.request(
         method, url, headers=headers, allow_redirects=False, **more
     ) as response:
-        body = await response.content.read(_MAX_ANSWER)
+        body = b""
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > _MAX_ANSWER:
+                raise aiohttp.ClientError("the answer is too large")
         if response.status >= 500:
             raise aiohttp.ClientError(f"status {response.status}")
         if response.status >= 400:

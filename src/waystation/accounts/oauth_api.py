@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from litestar.response import Redirect
 
+from waystation.accounts.api import address_of
 from waystation.accounts.oauth import SignInElsewhere
 from waystation.accounts.tokens import Tokens  # noqa: TC001
 from waystation.errors import Unauthenticated
@@ -33,7 +34,7 @@ class OAuthController(Controller):
     async def start(
         self, provider: FromPath[str], request: Request[None, None, State], elsewhere: Service
     ) -> Redirect:
-        url, cookie = await elsewhere.begin(provider)
+        url, cookie = await elsewhere.begin(provider, address_of(request.client))
         kept = Cookie(
             key=_COOKIE,
             value=cookie,
@@ -41,7 +42,7 @@ class OAuthController(Controller):
             max_age=_SECONDS,
             httponly=True,
             samesite="lax",
-            secure=request.url.scheme == "https",
+            secure=elsewhere.secure,
         )
         return Redirect(url, cookies=[kept])
 

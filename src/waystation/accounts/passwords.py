@@ -38,9 +38,12 @@ class Passwords:
 
     async def matches(self, password: str, hashed: str | None) -> bool:
         """Whether it is the password. Without a hash it never is, and takes its time to say so."""
-        checked = await self._work(
-            bcrypt.checkpw, password.encode()[:MAX_BYTES], (hashed or self._nobody).encode()
-        )
+        try:
+            checked = await self._work(
+                bcrypt.checkpw, password.encode()[:MAX_BYTES], (hashed or self._nobody).encode()
+            )
+        except ValueError:
+            return False  # what another service wrote is not a bcrypt hash
         return checked and hashed is not None and len(password.encode()) <= MAX_BYTES
 
     async def _work(self, function: Callable[[bytes, bytes], R], a: bytes, b: bytes) -> R:

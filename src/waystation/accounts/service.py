@@ -17,6 +17,7 @@ from waystation.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    Overloaded,
     TransactionCancelled,
     Unauthenticated,
 )
@@ -127,11 +128,19 @@ class Accounts:
         await self._by_account.take(email)
         user = await self.by_email(email)
         hashed = None if user is None else user.password_hash
-        if not await self._passwords.matches(password, hashed) or user is None:
+        try:
+            right = await self._passwords.matches(password, hashed)
+        except Overloaded:
+            await self._give_back(email, address)  # nothing was tried
+            raise
+        if not right or user is None:
             raise Unauthenticated("the email or the password is wrong")
+        await self._give_back(email, address)
+        return await self.sessions.begin(user.user_id)
+
+    async def _give_back(self, email: str, address: str) -> None:
         await self._by_account.give_back(email)
         await self._by_address.give_back(address)
-        return await self.sessions.begin(user.user_id)
 
     async def by_email(self, email: str) -> User | None:
         claim = await self._store.get(EmailClaim.key(email))

@@ -24,7 +24,6 @@ from waystation.errors import (
     KeyReused,
     LeaseLost,
     OutcomeUnknown,
-    RecordedFailure,
     ResultUnavailable,
     StoreUnavailable,
     TransactionConflict,
@@ -32,7 +31,8 @@ from waystation.errors import (
 from waystation.ids import nanoid, secret_hash
 from waystation.patterns.fingerprints import fingerprint
 from waystation.patterns.leases import Leases
-from waystation.store import Item, Table, attr, exists, set_if_absent, set_to
+from waystation.patterns.records import Errors, Failure, Record, idempotency
+from waystation.store import attr, exists, set_if_absent, set_to
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,50 +50,14 @@ MAX_KEY = 1024
 LONGEST = 3600
 """Seconds that one attempt may hold on to a key, if it keeps its lease alive."""
 _MAX_STEPS = 50
-_MAX_ARGUMENTS = 4000
 _POLL = 0.05
 _LONGEST_POLL = 1.0
 
+__all__ = ["Idempotency", "Outcome", "Record", "Run", "idempotency"]
+
 Outcome = Literal["acquired", "replayed", "conflicted", "lapsed", "completed", "failed"]
 
-idempotency = Table("waystation-idempotency", pk="pk", ttl="expires_at")
-
-Errors = tuple[type[Exception], ...]
-
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Failure(msgspec.Struct):
-    """An error that the same work would meet again."""
-
-    kind: str
-    message: str
-    arguments: list[Any] | None = None
-
-
-class Record(
-    Item,
-    table=idempotency,
-    pk="IDEM#{scope}#{key_hash}",
-    key_only=("scope", "key_hash"),
-    kw_only=True,
-):
-    """What is known of the work under a key. `fence` counts the attempts."""
-
-    scope: str
-    key_hash: str
-    status: Literal["open", "completed", "failed"] = "open"
-    lease_token: str | None = None
-    lease_expires_at: int | None = None
-    fence: int = 0
-    fingerprint: bytes | None = None
-    result: bytes | None = None
-    result_lost: str | None = None
-    failure: Failure | None = None
-    steps: dict[str, bytes] = msgspec.field(default_factory=dict)
-    created_at: int | None = None
-    completed_at: int | None = None
-    expires_at: int | None = None
 
 
 class Run:
@@ -360,7 +324,7 @@ class Idempotency:
 
     def _failure(self, error: Exception) -> tuple[Change, ...]:
         """The changes that record an error for good."""
-        return (set_to("status", "failed"), *self._ending(), _failed(error))
+        return (set_to("status", "failed"), *self._ending(), set_to("failure", Failure.of(error)))
 
     def _ending(self) -> tuple[Change, ...]:
         now = self._store.now()
@@ -401,7 +365,7 @@ class Idempotency:
 
     def _replay(self, record: Record, result: type[T] | None, terminal: Errors) -> T:
         if record.failure is not None:
-            raise _rebuilt(record.failure, terminal)
+            raise record.failure.rebuilt(terminal)
         if record.result is None:
             raise ResultUnavailable(f"the work was done; its result is lost: {record.result_lost}")
         return _decoded(record.result, result)
@@ -422,30 +386,6 @@ def _decoded(packed: bytes, kind: type[T] | None) -> T:
 
 def _key(scope: str, key: str) -> Key[Record]:
     return Record.key(scope, secret_hash(key))
-
-
-def _failed(error: Exception) -> Change:
-    arguments: list[Any] | None = list(error.args)
-    if (
-        not all(isinstance(part, str | int | bool | None) for part in error.args)
-        or sum(len(str(part)) for part in error.args) > _MAX_ARGUMENTS
-    ):
-        arguments = None
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return set_to("failure", Failure(kind, str(error)[:1000], arguments))
-
-
-def _rebuilt(failure: Failure, terminal: Errors) -> Exception:
-    """The error as it was, if it is one of those that were declared."""
-    for kind in terminal:
-        if f"{kind.__module__}.{kind.__qualname__}" == failure.kind:
-            if failure.arguments is None:
-                break
-            try:
-                return kind(*failure.arguments)
-            except TypeError:
-                break
-    return RecordedFailure(failure.kind, failure.message)
 
 
 def _arguments(function: Callable[..., object], args: Any, kwargs: Any) -> dict[str, Any]:

@@ -79,5 +79,5 @@ def _read_key(path: Path) -> str:
         if path.stat().st_mode & 0o077:
             raise SettingsError(f"{path} can be read by others: chmod 600 {path}")
         return path.read_text().strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the key file {path} cannot be read: {error}") from error

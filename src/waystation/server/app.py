@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waystation.accounts import api as accounts_api
 from waystation.accounts import oauth_api
@@ -36,7 +36,10 @@ def build_app(runtime: Runtime, providers: dict[str, Provider] | None = None) ->
         {"accounts": runtime.accounts, "elsewhere": elsewhere},
     )
     doors = health_doors(runtime) | description_doors(api)
-    posts = IdempotentPosts(api, runtime.accounts, runtime.idempotency, runtime.vault)  # type: ignore[arg-type]
+    asgi: Any = api  # Litestar's own types of ASGI are narrower
+    posts = IdempotentPosts(
+        asgi, runtime.accounts, runtime.idempotency, runtime.vault, runtime.store.clock
+    )
     return Front(doors, posts, runtime.metrics)
 
 

@@ -15,7 +15,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BODY_SECONDS = 30.0
+BODY_SECONDS = 60.0
 
 
 class BodyTooLarge(Exception):
@@ -24,6 +24,10 @@ class BodyTooLarge(Exception):
 
 class BodyTooSlow(Exception):
     """The request did not arrive in time."""
+
+
+class CallerGone(Exception):
+    """There is nobody to answer any more."""
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -71,23 +75,24 @@ async def read_body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ConnectionError("the caller has gone")
+            raise CallerGone
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
 def bounded(receive: Receive, limit: int) -> Receive:
-    """A body of at most `limit` bytes, each part of which arrives in time."""
+    """A body of at most `limit` bytes that arrives in time."""
     seen = 0
     ended = False
+    deadline = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def limited() -> MutableMapping[str, Any]:
         nonlocal seen, ended
         if ended:
             return await receive()  # waits for the caller to go: as long as the answer takes
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
             raise BodyTooSlow from None

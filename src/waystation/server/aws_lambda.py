@@ -1,4 +1,4 @@
-"""Handlers for AWS Lambda: API Gateway (payload format 2.0), SQS and DynamoDB Streams.
+"""Handlers for AWS Lambda: API Gateway (payload format 2.0), SQS, DynamoDB Streams, a schedule.
 
 Settings come from the environment, as everywhere. The parts are opened at the first call and stay
 open for as long as Lambda keeps the process. The function must report partial batch failures
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from waystation.errors import SettingsError
 from waystation.queues.sqs import received
@@ -109,6 +110,15 @@ def streams(event: dict[str, Any], context: object) -> dict[str, Any]:
     return result
 
 
+def schedule(event: dict[str, Any], context: object) -> None:
+    """What is due: delayed messages and expired items. Call it every minute (EventBridge)."""
+
+    async def work() -> None:
+        await (await _process.runtime()).tend()
+
+    _process.run(work())
+
+
 async def answer(app: App, event: dict[str, Any]) -> dict[str, Any]:
     """One request through the app."""
     body = event.get("body") or ""
@@ -127,7 +137,9 @@ def _scope(event: dict[str, Any]) -> Scope:
     asked = event["requestContext"]["http"]
     stage = event["requestContext"].get("stage", "$default")
     path = event["rawPath"]
-    if stage != "$default":
+    if ".lambda-url." in event["requestContext"].get("domainName", ""):
+        path = unquote(path)  # API Gateway has done so, function URLs have not
+    if path == f"/{stage}" or path.startswith(f"/{stage}/"):
         path = path.removeprefix(f"/{stage}") or "/"
     headers = [
         (k.lower().encode(), v.encode("latin-1", "replace")) for k, v in event["headers"].items()
@@ -142,7 +154,7 @@ def _scope(event: dict[str, Any]) -> Scope:
         "method": asked["method"],
         "scheme": event["headers"].get("x-forwarded-proto", "https"),
         "path": path,
-        "raw_path": path.encode(),
+        "raw_path": quote(path).encode(),
         "query_string": event.get("rawQueryString", "").encode(),
         "root_path": "",
         "headers": headers,
@@ -162,14 +174,16 @@ def _answered(capture: Capture) -> dict[str, Any]:
         else:
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
     kind = headers.get("content-type", "")
-    binary = not kind.startswith(_TEXT) or "content-encoding" in headers
-    body = base64.b64encode(capture.body).decode() if binary else capture.body.decode()
+    body: str | None = None
+    if kind.startswith(_TEXT) and "content-encoding" not in headers:
+        with suppress(UnicodeDecodeError):
+            body = capture.body.decode()
     return {
         "statusCode": capture.status,
         "headers": headers,
         "cookies": cookies,
-        "body": body,
-        "isBase64Encoded": binary,
+        "body": base64.b64encode(capture.body).decode() if body is None else body,
+        "isBase64Encoded": body is None,
     }
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.blobs import open_blobs
-from waystation.errors import AccessRefused, SettingsError, TableMissing, WaystationError
+from waystation.errors import AccessRefused, BlobError, SettingsError, TableMissing
 from waystation.ids import nanoid
-from waystation.patterns.vault import Vault
 from waystation.queues import open_queues
+from waystation.server.secret import open_vault
 from waystation.settings import load_settings
 from waystation.store import open_store
 from waystation.store.feed import Checkpoint
@@ -48,27 +48,31 @@ async def examine(config: Path | None) -> list[Finding]:
         return [Finding("settings", False, str(error), "see docs/settings.md")]
     found = [Finding("settings", True, f"environment {settings.env!r}")]
     checks: list[tuple[str, Callable[[Settings], Awaitable[str]]]] = [
-        ("secret", _secret),
         ("store", _store),
+        ("secret", _secret),
         ("queue", _queue),
         ("blobs", _blobs),
         ("clock", _clock),
     ]
     for name, check in checks:
+        if name == "clock" and not found[-1].ok:
+            break  # it is read off the blobs
         try:
             found.append(Finding(name, True, await check(settings)))
-        except WaystationError as error:
-            found.append(Finding(name, False, str(error), _fix(name, error)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, that is the finding
+            detail = str(error) or type(error).__name__
+            found.append(Finding(name, False, detail, _fix(name, error)))
     return found
 
 
-def _fix(name: str, error: WaystationError) -> str:
+def _fix(name: str, error: Exception) -> str:
     if isinstance(error, AccessRefused):
         return "give this process AWS credentials that may use the tables, queues and bucket"
     if isinstance(error, TableMissing):
         return "deploy `waystation tables --cloudformation`"
     return {
-        "secret": "set WAYSTATION_SECRET_KEY, or make the directory of the key file writable",
+        "secret": "the key file belongs beside the database, readable by its owner alone; or set "
+        "WAYSTATION_SECRET_KEY",
         "store": "is WAYSTATION_STORE right, its directory writable, its service reachable?",
         "queue": "is WAYSTATION_QUEUE right and its service reachable? The queues come with "
         "`waystation tables --cloudformation`",
@@ -78,8 +82,12 @@ def _fix(name: str, error: WaystationError) -> str:
 
 
 async def _secret(settings: Settings) -> str:
-    vault = Vault(settings.key())
-    vault.open(vault.seal(b"test", "doctor"), "doctor")
+    """The key, and that it is the one the database was written with."""
+    url = settings.aws_endpoint_url
+    async with await open_store(
+        settings.store, TABLES, env=settings.env, endpoint_url=url
+    ) as store:
+        await open_vault(settings, store)
     return "set" if settings.secret_key else "in waystation.key"
 
 
@@ -115,7 +123,10 @@ async def _blobs(settings: Settings) -> str:
     blobs = open_blobs(settings.blobs, endpoint_url=settings.aws_endpoint_url)
     key = f"doctor/{nanoid()}"
     await blobs.put(key, b"test")
+    read = await blobs.get(key)
     await blobs.delete(key)
+    if read != b"test":
+        raise BlobError("what was written could not be read")
     return f"{settings.blobs}: written and read"
 
 

@@ -19,6 +19,7 @@ from waystation.server.asgi import (
     App,
     BodyTooLarge,
     BodyTooSlow,
+    CallerGone,
     Receive,
     Scope,
     Send,
@@ -82,6 +83,8 @@ class Front:
             if _declared(scope) > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
             await door.app(scope, bounded(receive, door.max_body), answer)
+        except CallerGone:
+            pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
             document, headers = explained(error, scope, door.max_body)
             if answer.status is None:
@@ -149,7 +152,9 @@ def explained(
     found = problems.problem_of(error)
     if found is not None and found[0].status < 500:
         return found
-    if not isinstance(error, ConnectionError):
-        fields = {"request_id": scope["request_id"], "path": scope["path"][:500]}
-        errors_log.error("a request failed", exc_info=error, extra={"fields": fields})
+    if isinstance(error, RecursionError):
+        entry = problems.FieldError("body", "it is nested too deeply")
+        return problems.problem(400, entry.message, code="invalid_input", errors=[entry]), {}
+    fields = {"request_id": scope["request_id"], "path": scope["path"][:500]}
+    errors_log.error("a request failed", exc_info=error, extra={"fields": fields})
     return found or (problems.problem(500, "something went wrong on our side"), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,13 +12,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from waystation.errors import WaystationError
 
 if TYPE_CHECKING:
-    from waystation.queues import Queues
+    from waystation.queues import Queue, Queues
     from waystation.server.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _DEPTH_SECONDS = 2.0
+_DEPTH_EVERY = 10.0
+"""Counting costs, and anybody may ask."""
 
 
 class Metrics:
@@ -25,6 +28,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._looking = asyncio.Lock()
+        self._look_again = 0.0
         self.requests = Counter(
             "waystation_http_requests",
             "Requests by route and status",
@@ -62,18 +67,24 @@ class Metrics:
         self.seconds.labels(route).observe(seconds)
 
     async def page(self, queues: Queues, supervisor: Supervisor) -> bytes:
-        """Everything, with the queues as they are now."""
+        """Everything; the queues as they were within the last ten seconds."""
         for state in supervisor.states():
             self._restarts.labels(state.name).set(state.restarts)
-        for queue in queues:
-            name = queue.spec.name
-            try:
-                async with asyncio.timeout(_DEPTH_SECONDS):
-                    depth = await queue.depth()
-            except (WaystationError, TimeoutError) as error:
-                log.warning("the depth of %s is unknown: %s", name, error)
-                continue
-            for state_name in ("ready", "delayed", "in_flight", "dead"):
-                self._depth.labels(name, state_name).set(getattr(depth, state_name))
-            self._age.labels(name).set(depth.oldest_age or 0)
+        async with self._looking:
+            now = time.monotonic()
+            if now >= self._look_again:
+                self._look_again = now + _DEPTH_EVERY
+                await asyncio.gather(*(self._measure(queue) for queue in queues))
         return generate_latest(self.registry)
+
+    async def _measure(self, queue: Queue) -> None:
+        name = queue.spec.name
+        try:
+            async with asyncio.timeout(_DEPTH_SECONDS):
+                depth = await queue.depth()
+        except (WaystationError, TimeoutError) as error:
+            log.warning("the depth of %s is unknown: %s", name, error)
+            return
+        for state in ("ready", "delayed", "in_flight", "dead"):
+            self._depth.labels(name, state).set(getattr(depth, state))
+        self._age.labels(name).set(depth.oldest_age or 0)

@@ -6,21 +6,27 @@ ask to try again (server faults, throttling) and refusals of the caller are not 
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.errors import InvalidInput, Unauthenticated
+from waystation.patterns.ratelimits import Limit, LocalLimiter
 from waystation.server.asgi import Capture, Response, header, read_body, replayed
 
 if TYPE_CHECKING:
     from waystation.accounts.service import Accounts, Principal
+    from waystation.clock import Clock
     from waystation.patterns.idempotency import Idempotency, Run
     from waystation.patterns.vault import Vault
     from waystation.server.asgi import App, Receive, Scope, Send
 
 MAX_KEY = 255
-_NOT_KEPT = frozenset({401, 403, 408, 409, 425, 429})
+_NOT_KEPT = frozenset({401, 403, 404, 405, 408, 409, 425, 429})
+_SIGN_IN = "/v1/auth/"
+_STRANGERS = Limit(120, 60)
+"""Keyed requests of those who have not signed in: each is a write."""
 _REPLAYED = (b"idempotent-replayed", b"true")
 
 
@@ -35,12 +41,19 @@ class IdempotentPosts:
     """In front of the API: everything passes, POSTs with a key pass once."""
 
     def __init__(
-        self, app: App, accounts: Accounts, idempotency: Idempotency, vault: Vault
+        self,
+        app: App,
+        accounts: Accounts,
+        idempotency: Idempotency,
+        vault: Vault,
+        clock: Clock,
     ) -> None:
         self._app = app
         self._accounts = accounts
         self._idempotency = idempotency
         self._vault = vault
+        self._key = vault.key("requests")
+        self._strangers = LocalLimiter(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive)
@@ -57,39 +70,53 @@ class IdempotentPosts:
         await response(send)
 
     async def _once(self, scope: Scope, receive: Receive, body: bytes, key: str) -> Response:
-        caller = await self._caller(scope)
+        payload = self._fingerprint(scope, body)
+        caller = await self._caller(scope, payload)
+        if caller is None:
+            return await self._answer(scope, receive)  # to be refused: nothing to remember
         done = False
 
         async def work(run: Run) -> bytes:
             nonlocal done
             done = True
-            capture = Capture()
-            await self._app(scope, receive, capture)
-            response = capture.response()
+            response = await self._answer(scope, receive)
             if response.status >= 500 or response.status in _NOT_KEPT:
                 raise _NotKept(response)
             return self._vault.seal(msgspec.msgpack.encode(response), caller)
 
-        payload = [scope["path"], scope.get("query_string", b""), body]
         try:
             sealed = await self._idempotency.run(caller, key, work, payload=payload, result=bytes)
         except _NotKept as answered:
             return answered.response
         response = msgspec.msgpack.decode(self._vault.open(sealed, caller), type=Response)
-        return (
-            response
-            if done
-            else Response(response.status, response.body, [*response.headers, _REPLAYED])
-        )
+        if done:
+            return response
+        return Response(response.status, response.body, [*response.headers, _REPLAYED])
 
-    async def _caller(self, scope: Scope) -> str:
-        """Whose key it is: an account's, or an address's while there is no account."""
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        capture = Capture()
+        await self._app(scope, receive, capture)
+        return capture.response()
+
+    def _fingerprint(self, scope: Scope, body: bytes) -> bytes:
+        """What a request was, by a keyed hash: a body may hold a password."""
+        parts = [scope["path"].encode(), scope.get("query_string", b""), body]
+        return hmac.digest(self._key, msgspec.msgpack.encode(parts), "sha256")
+
+    async def _caller(self, scope: Scope, payload: bytes) -> str | None:
+        """Whose key it is: an account's, for callers with the same rights.
+
+        Who signs in has no account yet. What they send names them, wherever they send it from.
+        """
+        if scope["path"].startswith(_SIGN_IN):
+            client = scope.get("client")
+            self._strangers.take(client[0] if client else "unknown", _STRANGERS)
+            return f"http:anonymous:{payload.hex()}"
         try:
             principal: Principal = await self._accounts.authenticate(
                 header(scope, b"authorization")
             )
         except Unauthenticated:
-            client = scope.get("client")
-            return f"http:{client[0] if client else 'unknown'}"
+            return None
         scope["principal"] = principal
-        return f"http:{principal.user_id}"
+        return f"http:{principal.user_id}:{principal.permissions}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from waystation.accounts.service import Accounts
 from waystation.blobs import open_blobs
 from waystation.patterns.idempotency import Idempotency
-from waystation.patterns.vault import Vault
 from waystation.queues import Consumer, open_queues
 from waystation.server.metrics import Metrics
+from waystation.server.secret import open_vault
 from waystation.server.supervisor import Supervisor, every
 from waystation.store import open_store
 from waystation.tables import QUEUES, TABLES
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waystation.blobs import Blobs
     from waystation.clock import Clock
     from waystation.patterns.idempotency import Outcome
+    from waystation.patterns.vault import Vault
     from waystation.queues import Queues
     from waystation.settings import Settings
     from waystation.store import Change, Store
@@ -43,6 +44,7 @@ class Runtime:
         store: Store,
         queues: Queues,
         blobs: Blobs,
+        vault: Vault,
         *,
         passwords: Passwords | None = None,
     ) -> None:
@@ -50,7 +52,7 @@ class Runtime:
         self.store = store
         self.queues = queues
         self.blobs = blobs
-        self.vault = Vault(settings.key())
+        self.vault = vault
         self.metrics = Metrics()
         self.supervisor = Supervisor()
         self.idempotency = Idempotency(store, hook=self._count)
@@ -74,6 +76,11 @@ class Runtime:
         self.supervisor.add("queues", every(_TEND_SECONDS[kind], self.queues.tend))
         for name, consumer in self.consumers.items():
             self.supervisor.add(name, consumer.run)
+
+    async def tend(self) -> None:
+        """All that is due, once: for where nothing runs in the background."""
+        await self.queues.tend()
+        await self._sweep()
 
     async def _sweep(self) -> None:
         while await self.store.sweep(_SWEEP_LIMIT) >= _SWEEP_LIMIT:
@@ -99,6 +106,7 @@ async def running(
             await store.ensure_tables()
             await queues.ensure()
         blobs = open_blobs(settings.blobs, endpoint_url=endpoint)
-        runtime = Runtime(settings, store, queues, blobs, passwords=passwords)
+        vault = await open_vault(settings, store)
+        runtime = Runtime(settings, store, queues, blobs, vault, passwords=passwords)
         stack.callback(runtime.accounts.close)
         yield runtime

@@ -13,6 +13,7 @@ import uvicorn
 
 from waystation.errors import SettingsError
 from waystation.server.app import build_app, build_worker_app
+from waystation.server.protocol import BoundedProtocol
 from waystation.server.runtime import running
 
 if TYPE_CHECKING:
@@ -42,12 +43,19 @@ async def serve(settings: Settings, role: Role, started: Callable[[str], None]) 
                 runtime.add_jobs()
             server = _Server(_config(app, settings))
 
+            loop = asyncio.get_running_loop()
+            until = loop.time()
+
             def stop() -> None:
+                nonlocal until
+                if server.should_exit:
+                    server.force_exit = True  # told twice
+                    return
                 log.info("stopping: finishing what was begun")
+                until = loop.time() + _GRACE_SECONDS
                 runtime.supervisor.stopping.set()
                 server.should_exit = True
 
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stop)
             runtime.supervisor.start()
@@ -56,8 +64,17 @@ async def serve(settings: Settings, role: Role, started: Callable[[str], None]) 
             server.when_started = lambda: started(f"http://{shown}:{port}")
             try:
                 await server.serve(sockets=[listener])
+                await _end(server.server_state.tasks)
             finally:
-                await runtime.supervisor.stop(_GRACE_SECONDS)
+                await runtime.supervisor.stop(max(1.0, until - loop.time()))
+
+
+async def _end(requests: set[asyncio.Task[None]]) -> None:
+    """Whoever was not finished in time is cancelled, and may put back what it holds."""
+    ending = list(requests)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):
@@ -78,7 +95,7 @@ def _config(app: Front, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

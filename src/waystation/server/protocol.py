@@ -1,0 +1,59 @@
+"""HTTP on a socket: uvicorn's, with bounds on what comes before a request is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_HEADERS = 64 * 1024
+HEADER_SECONDS = 15.0
+
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Closes connections whose headers are too large or do not come."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _received = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._timer is not None:
+            self._received += len(data)
+            if self._received > MAX_HEADERS:
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._timer is None:
+            self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        self._headers_came()
+        super().on_headers_complete()
+
+    def _expect_headers(self) -> None:
+        self._received = 0
+        self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _headers_came(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
