@@ -11,7 +11,7 @@ import pytest
 from waystation.errors import QueueUnavailable
 from waystation.queues import Consumer, Message, Queue, QueueSpec, open_queues
 from waystation.queues import consumer as consumer_module
-from waystation.queues.consumer import backoff
+from waystation.queues.consumer import wait_after
 from waystation.store import open_store
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_a_handler_that_fails_at_once_gives_its_message_back(
 async def test_a_queue_that_is_away_does_not_end_the_consumer(
     slow: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_module, "backoff", lambda _: 0.001)
+    monkeypatch.setattr(consumer_module, "wait_after", lambda _: 0.001)
     receive, troubles = slow.receive, [QueueUnavailable("away"), QueueUnavailable("away")]
 
     async def troubled(*arguments: Any, **named: Any) -> list[Message]:
@@ -232,5 +232,5 @@ async def test_work_stops_when_its_message_is_lost(queue: Queue, clock: ManualCl
 
 
 def test_waits_between_tries_grow_and_end() -> None:
-    assert 1 <= backoff(1) <= 2
-    assert 150 <= backoff(50) <= 300
+    assert 1 <= wait_after(1) <= 2
+    assert 150 <= wait_after(50) <= 300

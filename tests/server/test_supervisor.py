@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from waystation.server import supervisor as module
-from waystation.server.supervisor import Supervisor, backoff, every
+from waystation.server.supervisor import Supervisor, every
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr(module, "FIRST_WAIT", 0.001)
 
 
 async def test_a_job_that_fails_is_started_again() -> None:
@@ -123,9 +123,3 @@ async def test_a_regular_job_is_done_again_and_again() -> None:
 
 async def _run(job: module.Job, stopping: asyncio.Event) -> None:
     await job(stopping)
-
-
-def test_waits_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_BACKOFF", 0.5)
-    assert 0.5 <= backoff(1) <= 1
-    assert 30 <= backoff(1000) <= 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import random
 import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import msgspec
 from yarl import URL
 
 from waystation.aws.signing import Signer
+from waystation.backoff import backoff
 from waystation.errors import AwsError
 
 if TYPE_CHECKING:
@@ -135,9 +135,8 @@ class AwsClient:
 
 
 def wait_before(attempt: int) -> float:
-    """Seconds to wait before a further attempt: doubling, with jitter."""
-    longest: float = min(_LONGEST_WAIT, FIRST_WAIT * 2**attempt)
-    return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret
+    """Seconds to wait before a further attempt."""
+    return backoff(attempt, first=FIRST_WAIT, longest=_LONGEST_WAIT)
 
 
 def _refusal(status: int, body: bytes, date: str | None) -> AwsError:

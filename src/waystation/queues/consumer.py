@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from waystation.backoff import backoff
 from waystation.errors import MessageLost, WaystationError
 from waystation.queues.base import MAX_RECEIVE
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[["Message"], Awaitable[None]]
 
 _WAIT_SECONDS = 10.0
-_LONGEST_BACKOFF = 300.0
+_LONGEST_WAIT = 300.0
 
 
 class Consumer:
@@ -72,7 +72,7 @@ class Consumer:
         except WaystationError as error:
             log.warning("%s cannot be received from: %s", self.queue.spec.name, error)
             self._troubles += 1
-            await asyncio.wait({stop}, timeout=backoff(self._troubles))
+            await asyncio.wait({stop}, timeout=wait_after(self._troubles))
             return
         finally:
             receiving.cancel()  # what it has received goes back
@@ -113,7 +113,7 @@ class Consumer:
                 self.queue.spec.max_receives,
             )
             keeping.cancel()  # before, lest it takes back what is given back
-            await self._give_back(message, backoff(message.receives))
+            await self._give_back(message, wait_after(message.receives))
         else:
             await self._acknowledge(message)
         finally:
@@ -155,7 +155,6 @@ class Consumer:
             log.warning("message %s will come again later: %s", message.id, error)
 
 
-def backoff(receives: int) -> float:
-    """Seconds before the next try: doubling, with jitter."""
-    longest: float = min(_LONGEST_BACKOFF, 2.0**receives)
-    return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret
+def wait_after(receives: int) -> float:
+    """Seconds before the next try of a message that failed so often."""
+    return backoff(receives, first=1.0, longest=_LONGEST_WAIT)

@@ -11,13 +11,15 @@ from typing import Literal
 
 import msgspec
 
+from waystation.backoff import backoff
+
 log = logging.getLogger(__name__)
 
 Job = Callable[[asyncio.Event], Awaitable[None]]
 """Works until the event is set, then finishes what it has begun."""
 
-FIRST_BACKOFF = 0.5
-_LONGEST_BACKOFF = 60.0
+FIRST_WAIT = 0.5
+_LONGEST_WAIT = 60.0
 _HEALTHY_SECONDS = 60.0
 
 
@@ -85,7 +87,8 @@ class Supervisor:
             state.failures = 1 if healthy else state.failures + 1
             state.restarts += 1
             state.status = "restarting"
-            await pause(self.stopping, backoff(state.failures))
+            wait = backoff(state.failures, first=FIRST_WAIT, longest=_LONGEST_WAIT)
+            await pause(self.stopping, wait)
         state.status = "stopped"
 
 
@@ -107,8 +110,3 @@ async def pause(stopping: asyncio.Event, seconds: float) -> None:
             await stopping.wait()
     except TimeoutError:
         pass
-
-
-def backoff(failures: int) -> float:
-    longest: float = min(_LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(failures, 20))
-    return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret
