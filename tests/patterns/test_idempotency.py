@@ -352,26 +352,27 @@ async def test_a_store_that_is_away_for_a_moment_does_not_undo_the_work(
 
 
 async def test_leaving_while_the_result_is_recorded_does_not_undo_the_work(
-    tmp_path: Path,
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", [idempotency]) as store:
+    async with await open_store("sqlite://:memory:", [idempotency], clock=clock) as store:
         once = Idempotency(store)
-        worked = asyncio.Event()
-        times = 0
+        work = Work()
+        update, recording, go_on = store.update, asyncio.Event(), asyncio.Event()
 
-        async def work(run: Run) -> str:
-            nonlocal times
-            times += 1
-            worked.set()
-            return "done"
+        async def slow(*arguments: Any, **named: Any) -> Any:
+            recording.set()
+            await go_on.wait()
+            return await update(*arguments, **named)
 
+        monkeypatch.setattr(store, "update", slow)
         task = asyncio.create_task(once.run("test", "key", work))
-        await worked.wait()
+        await recording.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        go_on.set()
         assert await once.run("test", "key", work, wait=5) == "done"
-        assert times == 1
+        assert work.times == 1
 
 
 async def test_leaving_while_the_key_is_claimed_locks_nobody_out(tmp_path: Path) -> None:

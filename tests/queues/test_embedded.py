@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from waystation.clock import ManualClock
 from waystation.errors import InvalidRequest, MessageLost, QueueUnavailable
 from waystation.queues import Queues, QueueSpec, open_queues
 from waystation.store import Item, Table, open_store
@@ -21,8 +22,6 @@ from waystation.store import Item, Table, open_store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from waystation.clock import ManualClock
 
 PLAIN = QueueSpec(name="plain", visibility=30, max_receives=3)
 ORDERED = QueueSpec(name="ordered", ordered=True, visibility=3, max_receives=100)
@@ -72,6 +71,24 @@ async def test_a_clock_that_is_set_back_does_not_change_the_order(
     clock.advance(1)
     [message] = await queue.receive()
     assert message.decode() == "first"
+
+
+async def test_another_process_with_a_slow_clock_does_not_overtake(tmp_path: Path) -> None:
+    """What was received is the first of its group, whatever a later sender's clock says."""
+    url = f"sqlite:///{tmp_path / 'queues.db'}"
+    fast, slow = ManualClock(1_700_000_100), ManualClock(1_700_000_000)
+    async with (
+        await open_store(url, [], clock=fast) as one,
+        await open_store(url, [], clock=slow) as other,
+    ):
+        queue = (await open_queues("embedded", [ORDERED], one))[ORDERED]
+        late = (await open_queues("embedded", [ORDERED], other))[ORDERED]
+        await queue.send("first", group="a")
+        [message] = await queue.receive()
+        await late.send("second", group="a")
+        assert await late.receive() == []
+        await queue.ack(message)
+        assert [found.decode() for found in await late.receive()] == ["second"]
 
 
 async def test_a_receiver_that_leaves_takes_nothing_along(queues: Queues) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -20,6 +21,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.dynamodb_local import free_port
+from waystation.server.runtime import Runtime
+from waystation.server.serve import serve
+from waystation.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,3 +221,20 @@ def test_logs_are_json_and_masked(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert any(line.get("path") == "/v1/me" for line in lines)
     assert key not in str(lines)
+
+
+async def test_stopping_lets_background_work_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished: list[str] = []
+
+    async def job(stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        for _ in range(40):  # longer than the server itself takes to stop
+            await asyncio.sleep(0.01)
+        finished.append("job")
+
+    monkeypatch.setattr(Runtime, "add_jobs", lambda runtime: runtime.supervisor.add("job", job))
+    await serve(Settings(port=0), "all", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert finished == ["job"]

@@ -177,8 +177,8 @@ class EmbeddedQueue(Queue):
             return
 
         def job(connection: sqlite3.Connection) -> None:
-            if connection.execute(_DELETE, (seq, receipt)).rowcount:
-                _promote(connection, self._name, message.group)
+            connection.execute(_DELETE, (seq, receipt))
+            _promote(connection, self._name, message.group)
 
         await _durably(self._writer.run(job))
         self._arrived.set()
