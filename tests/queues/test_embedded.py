@@ -249,7 +249,7 @@ async def test_order_under_eight_processes_that_are_killed(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path / 'queues.db'}"
     log = tmp_path / "log"
     log.touch()
-    groups, each = 40, 20
+    groups, each = 40, max(20, KILLS)
     async with await open_store(url, []) as store:
         queue = (await open_queues("embedded", [ORDERED], store))[ORDERED]
         for n in range(each):
