@@ -16,6 +16,7 @@ from waystation.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from waystation.clock import ManualClock
 
@@ -174,6 +175,28 @@ async def test_stopping_finishes_what_was_begun(queue: Queue) -> None:
     go_on.set()
     await task
     assert (await queue.depth()).oldest_age is None
+
+
+async def test_stopping_while_receiving_leaves_the_messages_there(tmp_path: Path) -> None:
+    """On a file, where receiving takes a moment."""
+
+    async def handle(message: Message) -> None:
+        handled.append(message.id)
+
+    handled: list[str] = []
+    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", []) as store:
+        queue = (await open_queues("embedded", [SLOW], store))[SLOW]
+        for _ in range(10):
+            await queue.send(1)
+            stopping = asyncio.Event()
+            task = asyncio.create_task(Consumer(queue, handle).run(stopping))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            stopping.set()
+            await task
+        left = await queue.depth()
+        assert left.in_flight == 0
+        assert left.ready + len(handled) == 10
 
 
 async def test_stopping_gives_back_what_takes_too_long(queue: Queue) -> None:

@@ -75,7 +75,8 @@ class Consumer:
             await asyncio.wait({stop}, timeout=wait_after(self._troubles))
             return
         finally:
-            receiving.cancel()  # what it has received goes back
+            receiving.cancel()
+            await asyncio.wait({receiving})  # what it has received meanwhile goes back
         self._troubles = 0
         for message in messages:
             task = asyncio.create_task(self.process(message))
