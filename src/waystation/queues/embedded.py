@@ -68,6 +68,10 @@ _FIND = (
     "WHERE queue=? AND head=1 AND visible_at<=? ORDER BY visible_at, seq LIMIT ?"
 )
 _TAKE = "UPDATE waystation_messages SET visible_at=?, receipt=?, receives=receives+1 WHERE seq=?"
+_UNTAKE = (
+    "UPDATE waystation_messages SET visible_at=due, receives=receives-1, receipt=NULL "
+    "WHERE seq=? AND receipt=?"
+)
 _FIRST = (
     "SELECT seq, head, due, receives FROM waystation_messages "
     "WHERE queue=? AND grp=? AND dead_at IS NULL ORDER BY head DESC, due, seq LIMIT 1"
@@ -129,8 +133,10 @@ class EmbeddedQueue(Queue):
                 pass
 
     async def _put_back(self, messages: list[Message]) -> None:
-        for message in messages:
-            await self.release(message)
+        """Undo a receive whose messages nobody has seen."""
+        held = [_held(message) for message in messages]
+        await _durably(self._writer.run(lambda c: c.executemany(_UNTAKE, held) and None))
+        self._arrived.set()
 
     def _next_visible(self) -> float | None:
         """When the next message can be received. A look costs nothing; a write would."""
