@@ -96,8 +96,9 @@ def test_a_file_of_settings_can_be_named_after_the_command(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "own.toml").write_text('env = "staging"')
-    assert main(["tables", "--config", "own.toml", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["name"].startswith("staging-")
+    for arguments in (["tables", "--config", "own.toml"], ["--config", "own.toml", "tables"]):
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["name"].startswith("staging-")
 
 
 @pytest.mark.parametrize("port", ["99999", "-1"])

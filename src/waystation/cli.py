@@ -42,8 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="waystation", description="Where events stop on their way."
     )
+    parser.add_argument("--config", type=Path, help="a TOML file of settings")
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--config", type=Path, help="a TOML file of settings")
+    shared.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="the same")
     shared.add_argument("--json", action="store_true", help="for programs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

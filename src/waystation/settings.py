@@ -178,8 +178,8 @@ def load_settings(
     for name, text in (os.environ if environ is None else environ).items():
         if name.startswith(PREFIX):
             field = _known(name, name)
-            if not text.strip():
-                continue  # set to nothing is not set
+            if not text.strip() and field != "env":
+                continue  # set to nothing is not set; no environment is one
             split = [part.strip() for part in text.split(",") if part.strip()]
             found[field] = _convert(name, field, split if field in _LISTS else text, strict=False)
     for name, value in given.items():

@@ -476,6 +476,48 @@ async def test_steps_that_would_not_fit_are_refused_before_they_are_done(
     assert done == 1
 
 
+@pytest.mark.parametrize("way", ["return", "commit"])
+async def test_a_refresh_at_the_moment_of_completion_is_no_loss(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The keeper finds the lease given up, because it was given up on purpose."""
+    refresh = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        await refresh.wait()
+        refresh.clear()
+
+    async with await open_store(
+        "sqlite://:memory:", [idempotency, PageMeta.spec.table], clock=clock
+    ) as store:
+        leases = Leases(store, longest=3600, skew=0, monotonic=clock, sleep=sleep)
+        once = Idempotency(store, leases=leases)
+        for name in ("update", "transact"):
+            monkeypatch.setattr(store, name, _followed_by(getattr(store, name), refresh))
+
+        async def work(run: Run) -> str:
+            await asyncio.sleep(0)
+            if way == "commit":
+                await run.commit(Put(page("p")), result="done")
+            return "done"
+
+        assert await once.run("test", "key", work) == "done"
+        assert await once.run("test", "key", Work()) == "done"
+
+
+def _followed_by(write: Any, refresh: asyncio.Event) -> Any:
+    """A write after which the keeper has its turn before the caller hears of it."""
+
+    async def written(*arguments: Any, **named: Any) -> Any:
+        done = await write(*arguments, **named)
+        refresh.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return done
+
+    return written
+
+
 async def test_calls_nest(once: Idempotency, name: str) -> None:
     async def outer(run: Run) -> list[str]:
         inner = await once.run("inner", name, Work("inner"))

@@ -46,6 +46,7 @@ from waystation.patterns.redaction import excerpt, masked_fields, redact
         ("tracking number is 1234567890", "tracking number is ***"),
         ("DHL: JD014600003889999999", "DHL: ***"),
         ("RR123456785GB", "***"),
+        ("2024-01-02 4111 1111 1111 1111", "2024-01-02 ***"),
         ("see https://www.ups.com/track?num=1Z9", "see ***"),
         ("see https://shop.example/tracking/abc now", "see *** now"),
         ("to 221B Baker Street, Flat 3", "to ***"),
@@ -70,6 +71,9 @@ def test_what_is_masked(text: str, masked: str) -> None:
         "evt_V1StGXR8Z5jdHi6B",
         "it costs 19.99",
         "in order to see it",
+        "at 1719859200000",
+        "from 2024-01-02 2024-01-03 on",
+        "10.0.0.123:8080",
     ],
 )
 def test_what_stays_readable(text: str) -> None:
@@ -78,7 +82,22 @@ def test_what_stays_readable(text: str) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["1 ", "a", "a.a", "1Z", "order ", "#a", "a@", "1 A ", "http://", "(1", "+1 ", "tracking "],
+    [
+        "1 ",
+        "a",
+        "a.a",
+        "1Z",
+        "order ",
+        "#a",
+        "a@",
+        "1 A ",
+        "http://",
+        "(1",
+        "+1 ",
+        "tracking ",
+        "www.",
+        "-eyJ",
+    ],
 )
 def test_no_text_takes_long(part: str) -> None:
     """The time grows with the length alone; twice the text may not take ten times as long."""
@@ -116,6 +135,12 @@ def test_fields_are_masked_by_name_and_by_content() -> None:
         "x-richpanel-webhook-token": "t",
         "user_email": "e",
         "err": ValueError("ann@example.com"),
+        "code": 123456,
+        "phoneNumber": 15551234567,
+        "apiKey": "k",
+        "phone": 15551234567,
+        "error_code": "E7",
+        "ok": True,
         "by number": {7: b"ann@example.com"},
     }
     assert masked_fields(fields) == {
@@ -129,5 +154,11 @@ def test_fields_are_masked_by_name_and_by_content() -> None:
         "x-richpanel-webhook-token": "***",
         "user_email": "***",
         "err": "***@***",
+        "code": "***",
+        "phoneNumber": 15551234567,
+        "apiKey": "***",
+        "phone": "***",
+        "error_code": "E7",
+        "ok": True,
         "by number": {"7": "***@***'"},
     }

@@ -90,6 +90,23 @@ async def test_a_handler_that_fails_at_once_gives_its_message_back(
     assert len(await slow.receive()) == 1
 
 
+async def test_a_handler_that_meets_a_cancelled_task_has_failed(
+    slow: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: Message) -> None:
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    await slow.send(1)
+    [message] = await slow.receive()
+    await Consumer(slow, handle).process(message)
+    assert await slow.receive() == []
+    clock.advance(3)
+    assert len(await slow.receive()) == 1
+    assert "failed, receive 1 of 5" in caplog.text
+
+
 async def test_a_queue_that_is_away_does_not_end_the_consumer(
     slow: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

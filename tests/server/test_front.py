@@ -56,12 +56,19 @@ async def url() -> AsyncIterator[str]:
         yield url
 
 
-async def raw(url: str, request: bytes) -> bytes:
-    """What the server answers to exactly these bytes."""
+async def raw(url: str, request: bytes, after: bytes = b"") -> bytes:
+    """What the server answers to exactly these bytes, and some more once it has answered."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(request)
     await writer.drain()
+    if after:
+        answer = await reader.read(65536)
+        writer.write(after)
+        await asyncio.wait_for(reader.read(65536), 5)  # until the server closes
+        writer.close()
+        await writer.wait_closed()
+        return answer
     answer = b""
     with suppress(ConnectionError):  # closed on us before we had said everything
         answer = await asyncio.wait_for(reader.read(65536), 5)
@@ -188,6 +195,26 @@ async def test_a_connection_that_says_nothing_is_closed(
 ) -> None:
     monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.05)
     assert await raw(url, sent) == b""
+
+
+async def test_blank_lines_do_not_hold_a_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.05)
+    first = request("/echo", b"one").replace(b"Connection: close\r\n", b"")
+    assert (await raw(url, first, b"\r\n")).endswith(b"one")
+
+
+async def test_trailers_without_end_are_refused(url: str) -> None:
+    head = request("/echo", b"3\r\nabc\r\n0\r\n", b"Transfer-Encoding: chunked")
+    trailers = b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(200))
+    assert b"200 OK" not in await raw(url, head + trailers)
+
+
+async def test_the_body_before_does_not_count_as_headers(url: str) -> None:
+    large = request("/echo", b"x" * 900).replace(b"Connection: close\r\n", b"")
+    answer = await raw(url, large * 100 + request("/echo", b"end"))
+    assert answer.count(b"HTTP/1.1 200") == 101
 
 
 async def test_a_connection_is_used_again(url: str) -> None:

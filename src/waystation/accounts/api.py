@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 
 import msgspec
@@ -12,6 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody  # noqa: TC002
 from msgspec import Meta
 
+from waystation.accounts.addresses import throttled
 from waystation.accounts.plans import PLANS, Limits
 from waystation.accounts.service import Accounts, Principal
 from waystation.accounts.tables import ApiKey, Permission, Plan
@@ -154,14 +154,4 @@ def _shown(key: ApiKey) -> Key:
 
 
 def address_of(client: Address | None) -> str:
-    """Whom to throttle: an address, or all of an IPv6 customer's."""
-    host = client.host if client else "unknown"
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
+    return throttled(client.host if client else None)

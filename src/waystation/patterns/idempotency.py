@@ -344,6 +344,7 @@ class Idempotency:
         The work is done: neither a cancellation nor a store that is away for a moment may lead to
         its being done again.
         """
+        lease.settling = True
         return await asyncio.shield(self._record(lease, changes))
 
     async def _record(self, lease: Lease, changes: tuple[Change, ...]) -> Record | None:

@@ -151,10 +151,14 @@ async def _to_the_end(taking: Coroutine[Any, Any, Lease]) -> Lease:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with suppress(WaystationError):
-            lease = await task
-            await lease.release()
+        await asyncio.shield(asyncio.create_task(_let_go(task)))
         raise
+
+
+async def _let_go(taking: asyncio.Task[Lease]) -> None:
+    with suppress(WaystationError):
+        lease = await taking
+        await lease.release()
 
 
 class Lease:
@@ -170,6 +174,7 @@ class Lease:
         self.fence: int = getattr(row, "fence", 0)
         self.lost = asyncio.Event()
         self.ended = False
+        self.settling = False
         self._begun = begun
         self._deadline = begun + leases.seconds
 
@@ -196,7 +201,8 @@ class Lease:
                 when=self.owned(),
             )
         except ConditionFailed as error:
-            self._lose()
+            if not self.settling:  # else it may be our own doing
+                self._lose()
             raise LeaseLost(f"{self.key} is held by another") from error
         self._deadline = begun + self._leases.seconds
 
@@ -212,15 +218,18 @@ class Lease:
 
     async def publish(self, *actions: Action, closing: Update[Any] | None = None) -> None:
         """Carry out the actions and give up the lease, together; LeaseLost if it is not ours."""
+        self.settling = True
         try:
             await self._leases.store.transact(*actions, closing or self.closing())
         except TransactionCancelled as error:
             if error.reasons[-1] is not None:
                 self._lose()
                 raise LeaseLost(f"{self.key} is held by another") from error
+            self.settling = False
             raise
         except StoreUnavailable:
             if not await self._given_up():
+                self.settling = False
                 raise
         self.ended = True
 
@@ -271,7 +280,7 @@ class Lease:
                 if not self.held:
                     self._lose()
                     break
-        if worker is not None and self.lost.is_set():
+        if worker is not None and self.lost.is_set() and not self.settling:
             worker.cancel()
 
     def _lose(self) -> None:

@@ -18,12 +18,12 @@ MASK = "***"
 _SECRETS = re.compile(
     r"\b(?:ws_live_|wsr_|whsec_|whsk_|xox[abeprs]-|sk_(?:live|test)_|rk_live_|gh[opsu]_)"
     r"[\w./+=-]{4,512}"
-    r"|\beyJ[\w-]{8,2048}\.[\w-]{8,4096}\.[\w-]{8,1024}"
+    r"|(?<![\w-])eyJ[\w-]{8,2048}\.[\w-]{8,4096}\.[\w-]{8,1024}"
 )
 _BEARER = re.compile(r"\b(bearer|basic)\s{1,4}[\w.~+/=-]{6,4096}", re.IGNORECASE)
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%'-]{1,64}@(?:[\w-]{1,63}\.){1,8}[\w-]{2,24}\b")
 _TRACKING_URL = re.compile(
-    r"(?:https?://|www\.)[^\s<>\"]{0,512}?(?:track|trknbr|ups\.com|usps\.com|fedex\.com|dhl\.)"
+    r"(?<![\w.])(?:https?://|www\.)[^\s<>\"]{0,200}?(?:track|trknbr|ups\.com|usps\.com|fedex\.com|dhl\.)"
     r"[^\s<>\"]{0,512}",
     re.IGNORECASE,
 )
@@ -54,6 +54,8 @@ _PHONE = re.compile(
     re.IGNORECASE,
 )
 _DATE = re.compile(r"(?:19|20)\d\d-[01]\d-[0-3]\d(?!\d)")
+_MILLISECONDS = re.compile(r"1[5-9]\d{11}")
+_IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _ADDRESS = re.compile(
     r"\b\d{1,6}[A-Z]?\s(?:[A-Z][\w.'-]{0,30}\s){1,4}"
     r"(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|place|pl|square|"
@@ -66,9 +68,10 @@ _PLAIN = {0xA0: " ", 0x202F: " ", **dict.fromkeys(range(0x2010, 0x2016), "-"), 0
 """Spaces and hyphens that only look different."""
 
 _HIDDEN = re.compile(
-    r"(?:^|_)(?:authorization|cookie|key|password|password_hash|secret|signature|token|code|"
-    r"code_verifier|email|phone|address|body|headers)$"
+    r"(?:^|_)(?:authorization|cookie|key|password|password_hash|secret|signature|token|"
+    r"code_verifier|email|phone|address|body|headers)$|^code$"
 )
+_WORD_IN_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Names of fields whose content is never shown."""
 
 
@@ -97,10 +100,12 @@ def masked_fields(fields: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _masked(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool):
         return value
-    if _HIDDEN.search(name.lower().replace("-", "_")):
+    if _HIDDEN.search(_WORD_IN_CAPITALS.sub("_", name).lower().replace("-", "_")):
         return MASK
+    if isinstance(value, int | float):
+        return value
     if isinstance(value, dict):
         return masked_fields(value)
     if isinstance(value, list | tuple | set | frozenset):
@@ -122,12 +127,22 @@ def _end(number: str) -> str:
 _NEXT_ORDER = re.compile(r"(?=[A-Z-]{0,8}\d)[A-Z0-9][A-Z0-9-]{2,31}", re.IGNORECASE)
 
 
+def _long_number(found: re.Match[str]) -> str:
+    text = found.group()
+    date = _DATE.match(text)
+    if date is not None:
+        return date.group() + _LONG_NUMBER.sub(_long_number, text[date.end() :])
+    return text if _MILLISECONDS.fullmatch(text) else MASK
+
+
 def _phone(found: re.Match[str]) -> str:
     text = found.group()
     date = _DATE.match(text)
     if date is not None:
         rest = text[date.end() :]
         return date.group() + _PHONE.sub(_phone, rest)
+    if _IPV4.fullmatch(text) or _MILLISECONDS.fullmatch(text):
+        return text
     digits = [c for c in re.split(r"x|ext", text, maxsplit=1)[0] if c.isdigit()]
     if not 7 <= len(digits) <= 15:
         return text
@@ -137,7 +152,7 @@ def _phone(found: re.Match[str]) -> str:
 _PERSONAL: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (_TRACKING_URL, MASK),
     (_TRACKING, MASK),
-    (_LONG_NUMBER, MASK),
+    (_LONG_NUMBER, _long_number),
     (_TRACKING_WORD, rf"\g<word>{MASK}"),
     (_ORDER, _last_four),
     (_HASH_NUMBER, _last_four),

@@ -219,9 +219,13 @@ async def finished(receiving: Awaitable[T], undo: Callable[[T], Awaitable[None]]
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with suppress(WaystationError):
-            await undo(await task)
+        await asyncio.shield(asyncio.create_task(_undone(task, undo)))
         raise
+
+
+async def _undone(receiving: asyncio.Future[T], undo: Callable[[T], Awaitable[None]]) -> None:
+    with suppress(WaystationError):
+        await undo(await receiving)
 
 
 def message_id(now: float, group: str | None, dedupe: str | None) -> str:

@@ -101,24 +101,29 @@ class Consumer:
         except asyncio.CancelledError:
             if keeping.done():
                 log.warning("message %s of %s was lost", message.id, self.queue.spec.name)
-                return
-            keeping.cancel()
-            await self._give_back(message, 0.0)  # we are stopping, the message goes on
-            raise
-        except Exception:
-            log.exception(
-                "message %s of %s failed, receive %d of %d",
-                message.id,
-                self.queue.spec.name,
-                message.receives,
-                self.queue.spec.max_receives,
-            )
-            keeping.cancel()  # before, lest it takes back what is given back
-            await self._give_back(message, wait_after(message.receives))
+            elif _told_to_stop():
+                keeping.cancel()
+                await self._give_back(message, 0.0)  # the message goes on without us
+                raise
+            else:  # the handler itself awaited something that was cancelled
+                await self._failed(message, keeping)
+        except Exception:  # noqa: BLE001 - whatever it is, the message is tried again
+            await self._failed(message, keeping)
         else:
             await self._acknowledge(message)
         finally:
             keeping.cancel()
+
+    async def _failed(self, message: Message, keeping: asyncio.Task[None]) -> None:
+        log.exception(
+            "message %s of %s failed, receive %d of %d",
+            message.id,
+            self.queue.spec.name,
+            message.receives,
+            self.queue.spec.max_receives,
+        )
+        keeping.cancel()  # before, lest it takes back what is given back
+        await self._give_back(message, wait_after(message.receives))
 
     async def _work(self, message: Message) -> None:
         await self.handle(message)
@@ -154,6 +159,11 @@ class Consumer:
             await self.queue.release(message, delay)
         except WaystationError as error:
             log.warning("message %s will come again later: %s", message.id, error)
+
+
+def _told_to_stop() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def wait_after(receives: int) -> float:

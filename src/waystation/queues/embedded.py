@@ -69,7 +69,7 @@ _FIND = (
 )
 _TAKE = "UPDATE waystation_messages SET visible_at=?, receipt=?, receives=receives+1 WHERE seq=?"
 _UNTAKE = (
-    "UPDATE waystation_messages SET visible_at=due, receives=receives-1, receipt=NULL "
+    "UPDATE waystation_messages SET visible_at=sent_at, receives=receives-1, receipt=NULL "
     "WHERE seq=? AND receipt=?"
 )
 _FIRST = (
@@ -98,10 +98,11 @@ class EmbeddedQueue(Queue):
         self._latest = 0.0
 
     async def _send(self, body: bytes, group: str | None, dedupe: str | None, delay: float) -> str:
+        now = self._store.clock()
         # A clock that is set back must not put a message before those that were sent earlier.
-        now = self._latest = max(self._latest, self._store.clock())
+        self._latest = max(self._latest, now)
         id_ = message_id(now, group, dedupe)
-        row = (self._name, id_, group, body, now, now + delay, now + delay)
+        row = (self._name, id_, group, body, now, self._latest + delay, now + delay)
         if group is None and dedupe is None:
             await _durably(self._writer.execute(_INSERT, (*row, 1)))
         else:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import (
     ConditionFailed,
-    QueueUnavailable,
     TransactionCancelled,
     WaystationError,
 )
@@ -18,7 +17,7 @@ from waystation.queues.base import DEDUPE_SECONDS
 from waystation.store import Item, Put, Table, absent, attr, exists, key_of, set_to
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from waystation.store import Store
 
@@ -98,32 +97,32 @@ class Lot:
         return sum(sent)
 
     async def _send_shard(self, shard: int, send: Send) -> int:
-        sent = 0
+        """Those that could be sent; of a group none after one that could not."""
+        due = Parked.query(self._queue, shard).at_most(int(self._store.clock() * 1000))
+        sent, stuck, cursor = 0, set[str](), None
         while True:
-            due = Parked.query(self._queue, shard).at_most(int(self._store.clock() * 1000))
-            page = await self._store.query(due, limit=_BATCH)
-            done = await self._send_all(page.items, send)
-            sent += done
-            if done < _BATCH:
+            page = await self._store.query(due, limit=_BATCH, after=cursor)
+            for item in page.items:
+                if item.group is not None and item.group in stuck:
+                    continue
+                if await self._send_one(item, send):
+                    sent += 1
+                elif item.group is not None:
+                    stuck.add(item.group)
+            cursor = page.cursor
+            if cursor is None:
                 return sent
 
-    async def _send_all(self, items: Sequence[Parked], send: Send) -> int:
-        """Those that could be sent; of a group none after one that could not."""
-        sent = 0
-        stuck: set[str | None] = set()
-        for item in items:
-            if item.group in stuck:
-                continue
-            try:
-                if not await self._claim(item):
-                    raise QueueUnavailable("another process is sending it")
-                await send(item)
-                await self._store.delete(key_of(item))
-                sent += 1
-            except WaystationError as error:
-                log.info("message %s of %s stays parked: %s", item.id, self._queue, error)
-                stuck |= {item.group} - {None}
-        return sent
+    async def _send_one(self, item: Parked, send: Send) -> bool:
+        try:
+            if not await self._claim(item):
+                return False
+            await send(item)
+            await self._store.delete(key_of(item))
+        except WaystationError as error:
+            log.warning("message %s of %s stays parked: %s", item.id, self._queue, error)
+            return False
+        return True
 
     async def _claim(self, item: Parked) -> bool:
         """Keep other processes from sending the same message, for a minute."""

@@ -38,7 +38,12 @@ def build_app(runtime: Runtime, providers: dict[str, Provider] | None = None) ->
     doors = health_doors(runtime) | description_doors(api)
     asgi: Any = api  # Litestar's own types of ASGI are narrower
     posts = IdempotentPosts(
-        asgi, runtime.accounts, runtime.idempotency, runtime.vault, runtime.store.clock
+        asgi,
+        runtime.accounts,
+        runtime.idempotency,
+        runtime.sign_ins,
+        runtime.vault,
+        runtime.store.clock,
     )
     return Front(doors, posts, runtime.metrics)
 

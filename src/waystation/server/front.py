@@ -153,6 +153,7 @@ def explained(
     if found is not None and found[0].status < 500:
         return found
     if isinstance(error, RecursionError):
+        errors_log.warning("a body was nested too deeply", exc_info=error)
         entry = problems.FieldError("body", "it is nested too deeply")
         return problems.problem(400, entry.message, code="invalid_input", errors=[entry]), {}
     fields = {"request_id": scope["request_id"], "path": scope["path"][:500]}

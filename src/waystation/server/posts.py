@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.accounts.addresses import throttled
 from waystation.errors import InvalidInput, Unauthenticated
 from waystation.patterns.ratelimits import Limit, LocalLimiter
 from waystation.server.asgi import Capture, Response, header, read_body, replayed
@@ -45,12 +46,15 @@ class IdempotentPosts:
         app: App,
         accounts: Accounts,
         idempotency: Idempotency,
+        sign_ins: Idempotency,
         vault: Vault,
         clock: Clock,
     ) -> None:
+        """`sign_ins` remembers for as long as it takes to try again: tokens must not lie about."""
         self._app = app
         self._accounts = accounts
         self._idempotency = idempotency
+        self._sign_ins = sign_ins
         self._vault = vault
         self._key = vault.key("requests")
         self._strangers = LocalLimiter(clock)
@@ -84,8 +88,9 @@ class IdempotentPosts:
                 raise _NotKept(response)
             return self._vault.seal(msgspec.msgpack.encode(response), caller)
 
+        once = self._sign_ins if scope["path"].startswith(_SIGN_IN) else self._idempotency
         try:
-            sealed = await self._idempotency.run(caller, key, work, payload=payload, result=bytes)
+            sealed = await once.run(caller, key, work, payload=payload, result=bytes)
         except _NotKept as answered:
             return answered.response
         response = msgspec.msgpack.decode(self._vault.open(sealed, caller), type=Response)
@@ -110,7 +115,7 @@ class IdempotentPosts:
         """
         if scope["path"].startswith(_SIGN_IN):
             client = scope.get("client")
-            self._strangers.take(client[0] if client else "unknown", _STRANGERS)
+            self._strangers.take(throttled(client[0] if client else None), _STRANGERS)
             return f"http:anonymous:{payload.hex()}"
         try:
             principal: Principal = await self._accounts.authenticate(

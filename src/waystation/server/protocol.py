@@ -23,6 +23,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _received = 0
+    _trailers = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -33,27 +34,50 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        waiting = self._timer
         super().data_received(data)
-        if self._timer is not None:
+        if self._timer is None:
+            if not self._answering():
+                self._expect_headers()  # blank lines: they stop uvicorn's own clock
+        elif self._timer is waiting:
             self._received += len(data)
             if self._received > MAX_HEADERS:
-                self.transport.write(_TOO_LARGE)
+                if not self._answering():
+                    self.transport.write(_TOO_LARGE)
                 self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._trailers = 0
         if self._timer is None:
             self._expect_headers()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._timer is None:  # after the body
+            self._trailers += len(name) + len(value)
+            if self._trailers > MAX_HEADERS:
+                self.transport.close()
+            return
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._headers_came()
         super().on_headers_complete()
 
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _expect_headers(self) -> None:
         self._received = 0
-        self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
 
     def _headers_came(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _give_up(self) -> None:
+        if self._answering():  # the one before is not answered yet, so this one is not read on
+            self._expect_headers()
+        else:
+            self.transport.close()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _SWEEP_SECONDS = 60.0
 _SWEEP_LIMIT = 500
+_SIGN_IN_SECONDS = 60
 _TEND_SECONDS = {"embedded": 60.0, "sqs": 5.0}
 
 
@@ -56,6 +57,7 @@ class Runtime:
         self.metrics = Metrics()
         self.supervisor = Supervisor()
         self.idempotency = Idempotency(store, hook=self._count)
+        self.sign_ins = Idempotency(store, ttl=_SIGN_IN_SECONDS, hook=self._count)
         self.accounts = Accounts(
             store,
             self.vault,
