@@ -201,9 +201,10 @@ async def test_stopping_while_receiving_leaves_the_messages_there(tmp_path: Path
         handled.append(message.id)
 
     handled: list[str] = []
-    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", []) as store:
-        queue = (await open_queues("embedded", [SLOW], store))[SLOW]
-        for _ in range(10):
+    url = f"sqlite:///{tmp_path / 'w.db'}"
+    for _ in range(10):
+        async with await open_store(url, []) as store:
+            queue = (await open_queues("embedded", [SLOW], store))[SLOW]
             await queue.send(1)
             stopping = asyncio.Event()
             task = asyncio.create_task(Consumer(queue, handle).run(stopping))
@@ -211,7 +212,8 @@ async def test_stopping_while_receiving_leaves_the_messages_there(tmp_path: Path
                 await asyncio.sleep(0)
             stopping.set()
             await task
-        left = await queue.depth()
+    async with await open_store(url, []) as store:
+        left = await (await open_queues("embedded", [SLOW], store))[SLOW].depth()
         assert left.in_flight == 0
         assert left.ready + len(handled) == 10
 

@@ -143,6 +143,15 @@ async def test_a_lost_refresh_is_repeated_from_another_address(server: Site) -> 
     assert first.json == again.json
 
 
+async def test_tokens_are_repeated_for_a_minute_only(server: Site, clock: ManualClock) -> None:
+    """After that, a refresh token that comes again is one that somebody has copied."""
+    tokens = await server.sign_up()
+    body = {"refresh_token": tokens["refresh_token"]}
+    assert (await server.post("/v1/auth/refresh", body, key="r-1")).status == 200
+    clock.advance(61)
+    assert (await server.post("/v1/auth/refresh", body, key="r-1")).status == 401
+
+
 async def test_strangers_do_not_share_keys(server: Site) -> None:
     for n in range(2):
         account = {"email": f"u{n}@example.com", "password": "correct horse", "name": "U"}
