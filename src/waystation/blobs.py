@@ -84,7 +84,7 @@ def open_blobs(url: str, *, endpoint_url: str | None = None) -> Blobs:
     try:
         if url.startswith("file:"):
             path = Path(url.removeprefix("file:").removeprefix("//"))
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             return Blobs(LocalStore(path.resolve()), path.resolve())
         if url.startswith("s3://"):
             return Blobs(_s3(url, endpoint_url))

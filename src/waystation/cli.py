@@ -98,7 +98,8 @@ def _serve(options: argparse.Namespace) -> None:
                 json.dumps({"url": url, "role": options.role, "store": settings.store}), flush=True
             )
             return
-        told = [f"Waystation {options.role} is at {url}", f"  API docs   {url}/docs"]
+        role = "" if options.role == "all" else f" ({options.role})"
+        told = [f"Waystation{role} is at {url}", f"  API docs   {url}/docs"]
         told.append(f"  state      {url}/readyz   metrics {url}/metrics")
         told.append(f"  make a key   {_called()} keys create you@example.com")
         told.append(f"  stored in    {settings.store}, environment {settings.env}")

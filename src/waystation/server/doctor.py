@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from waystation.settings import Settings
+    from waystation.store import Store
 
 _SKEW_SECONDS = 5.0
 _EARLIEST = 1_760_000_000
@@ -81,22 +82,22 @@ def _fix(name: str, error: Exception) -> str:
     }[name]
 
 
+async def _opened(settings: Settings) -> Store:
+    return await open_store(
+        settings.store, TABLES, env=settings.env, endpoint_url=settings.aws_endpoint_url
+    )
+
+
 async def _secret(settings: Settings) -> str:
     """The key, and that it is the one the database was written with."""
-    url = settings.aws_endpoint_url
-    async with await open_store(
-        settings.store, TABLES, env=settings.env, endpoint_url=url
-    ) as store:
+    async with await _opened(settings) as store:
         await open_vault(settings, store)
     return "set" if settings.secret_key else "in waystation.key"
 
 
 async def _store(settings: Settings) -> str:
     """Writes and reads, through every table."""
-    url = settings.aws_endpoint_url
-    async with await open_store(
-        settings.store, TABLES, env=settings.env, endpoint_url=url
-    ) as store:
+    async with await _opened(settings) as store:
         for table in TABLES:
             spec = table.specs[0]
             await store.scan(spec.item, limit=1)
@@ -111,7 +112,7 @@ async def _store(settings: Settings) -> str:
 async def _queue(settings: Settings) -> str:
     url = settings.aws_endpoint_url
     async with (
-        await open_store(settings.store, TABLES, env=settings.env, endpoint_url=url) as store,
+        await _opened(settings) as store,
         await open_queues(settings.queue, QUEUES, store, endpoint_url=url) as queues,
     ):
         depths = [await queue.depth() for queue in queues]

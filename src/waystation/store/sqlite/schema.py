@@ -7,8 +7,10 @@ attributes is not in it.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,8 @@ CREATE INDEX IF NOT EXISTS waystation_changes_by_time ON waystation_changes (at)
 def connect(path: Path | None) -> sqlite3.Connection:
     """A connection to a file, or to memory, durable before anything is acknowledged."""
     try:
+        if path is not None:
+            _create(path)
         connection = sqlite3.connect(
             ":memory:" if path is None else path,
             isolation_level=None,
@@ -63,7 +67,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
             timeout=_BUSY_SECONDS,
             cached_statements=512,
         )
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
     try:
         _configure(connection)
@@ -74,6 +78,16 @@ def connect(path: Path | None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _create(path: Path) -> None:
+    """Make a new file its owner's alone; SQLite's own files beside it follow suit.
+
+    A file that is there already must not be touched: closing it would drop the locks that other
+    connections of this process hold on it.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _configure(connection: sqlite3.Connection) -> None:
