@@ -11,7 +11,7 @@ import pytest
 from waystation.errors import LeaseLost, OutcomeUnknown, TransactionConflict
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.patterns.leases import Lease, Leases, newer
-from waystation.store import Put, Store, TransactionCancelled, key_of, open_store
+from waystation.store import Item, Put, Store, Table, TransactionCancelled, key_of, open_store
 from waystation.tables import TABLES
 
 if TYPE_CHECKING:
@@ -173,6 +173,26 @@ async def test_a_ttl_that_another_service_set_does_not_take_the_fence_along(
     assert (await taken(leases, name)).fence == 8
     clock.advance(3600)
     assert (await taken(leases, name)).fence == 9
+
+
+async def test_the_ttl_goes_whatever_it_is_called(clock: ManualClock) -> None:
+    locks = Table("locks", pk="pk", ttl="expiresAt")
+
+    class Lock(Item, table=locks, pk="LOCK#{name}", rename="camel", kw_only=True):
+        name: str = "n"
+        lease_token: str | None = None
+        lease_expires_at: int | None = None
+        fence: int = 0
+        expires_at: int | None = None
+
+    async with await open_store("sqlite://:memory:", [locks], clock=clock) as store:
+        await store.put(Lock(fence=7, expires_at=int(clock()) + 60))
+        lease = await Leases(store, monotonic=clock).acquire(Lock.key("n"))
+        clock.advance(3600)
+        kept = await store.get(Lock.key("n"))
+        assert lease is not None
+        assert kept is not None
+        assert (lease.fence, kept.fence) == (8, 8)
 
 
 async def test_a_row_that_was_lost_goes_on_above_what_was_published(

@@ -94,7 +94,7 @@ async def test_a_handler_that_meets_a_cancelled_task_has_failed(
     slow: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: Message) -> None:
-        inner = asyncio.create_task(asyncio.sleep(60))
+        inner = asyncio.create_task(asyncio.Event().wait())
         inner.cancel()
         await inner
 

@@ -70,8 +70,8 @@ class Leases:
         Repeating a call with the same token is safe: what was acquired stays acquired. `above` is
         the last fence that is known from elsewhere, for a row that was lost.
         """
-        ttl = key.spec.table.ttl
-        keep = [remove(ttl)] if ttl is not None and ttl in key.spec.field_types else []
+        ttl = key.spec.ttl_field
+        keep = [] if ttl is None else [remove(ttl)]
         try:
             return await self.claim(key, *keep, token=token, above=above)
         except (ConditionFailed, TransactionConflict):

@@ -115,7 +115,7 @@ class Spec:
         )
         self.names = {f: name for f, name in self._encoded.items() if f not in self.key_only}
         """Field to attribute name, for the fields that are stored."""
-        self._ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
+        self.ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
         self._attributes = [self.names.get(field) for field in item.__struct_fields__]
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self._parts_of = _getter(self.key_fields)
@@ -275,7 +275,7 @@ class Spec:
 
     def expiry(self, item: Item) -> object:
         """The value of an item's TTL attribute."""
-        return None if self._ttl_field is None else getattr(item, self._ttl_field)
+        return None if self.ttl_field is None else getattr(item, self.ttl_field)
 
     @cached_property
     def field_types(self) -> dict[str, Any]:
