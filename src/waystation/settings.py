@@ -70,6 +70,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
             "loopback in `dev` and none elsewhere"
         ),
     ] = None
+    stripe_webhook_secrets: Annotated[
+        list[str],
+        Meta(description="of Stripe's endpoint `/in/billing`; with prices it sets accounts' plans"),
+    ] = []
+    stripe_prices: Annotated[
+        list[str], Meta(description="which plan a Stripe price buys: `price_123=pro`")
+    ] = []
     slack_api_url: Annotated[str, Meta(description="where Slack's API is")] = (
         "https://slack.com/api/"
     )
@@ -106,6 +113,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
             _check_networks(name, getattr(self, name) or [])
         for provider in ("github", "google"):
             self._check_provider(provider)
+        if bool(self.stripe_webhook_secrets) != bool(self.prices):
+            raise SettingsError("stripe_webhook_secrets and stripe_prices go together")
+
+    @property
+    def prices(self) -> dict[str, Plan]:
+        """Which plan each Stripe price buys."""
+        found: dict[str, Plan] = {}
+        for pair in self.stripe_prices:
+            price, _, plan = pair.partition("=")
+            try:
+                found[price.strip()] = msgspec.convert(plan.strip(), Plan)
+            except msgspec.ValidationError:
+                raise SettingsError(f"stripe_prices: {pair!r} is not like price_123=pro") from None
+        return found
 
     def _check_storage(self) -> None:
         if not re.match(r"sqlite:///.|sqlite://:memory:$|dynamodb://", self.store):
@@ -161,6 +182,7 @@ SECRETS = frozenset(
     {
         *("secret_key", "github_client_secret", "google_client_secret", "slack_signing_secret"),
         *("desk_webhook_tokens", "desk_hmac_secret", "richpanel_api_key"),
+        "stripe_webhook_secrets",
     }
 )
 _TYPES = get_type_hints(Settings, include_extras=True)

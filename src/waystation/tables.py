@@ -25,5 +25,5 @@ SYSTEMS = {
 
 TABLES = [table for tables in SYSTEMS.values() for table in tables]
 
-QUEUES: list[QueueSpec] = []
+QUEUES: list[QueueSpec] = [*relay.QUEUES]
 """Every queue of every system."""

@@ -63,6 +63,7 @@ def attempt(number: int) -> Attempt:
     return Attempt(
         event_id="evt_1",
         connection_id="conn_1",
+        sequence=number,
         attempt_number=number,
         destination_url="https://example.com/hook",
         status_code=200,

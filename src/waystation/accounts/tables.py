@@ -36,7 +36,10 @@ class User(
     rename="camel",
     kw_only=True,
 ):
-    """An account. `password_hash` is None for those who sign in elsewhere."""
+    """An account. `password_hash` is None for those who sign in elsewhere.
+
+    `billed_at` is the time of the latest subscription event that has set the plan.
+    """
 
     user_id: str
     email: str
@@ -49,6 +52,8 @@ class User(
     google_id: str | None = None
     usage_this_month: int = 0
     usage_period_start: str | None = None
+    source_count: int = 0
+    billed_at: int = 0
     created_at: str
     updated_at: str
 

@@ -8,9 +8,12 @@ from waystation.accounts import api as accounts_api
 from waystation.accounts import oauth_api
 from waystation.accounts.oauth import SignInElsewhere, configured
 from waystation.errors import NotFound
+from waystation.relay import api as relay_api
+from waystation.relay.events import Events
 from waystation.server.api import build_api
 from waystation.server.doors import description_doors, health_doors
 from waystation.server.front import Front
+from waystation.server.hooks import hook_door
 from waystation.server.posts import IdempotentPosts
 
 if TYPE_CHECKING:
@@ -32,10 +35,17 @@ def build_app(runtime: Runtime, providers: dict[str, Provider] | None = None) ->
     )
     api = build_api(
         runtime.accounts,
-        [accounts_api.router, oauth_api.router],
-        {"accounts": runtime.accounts, "elsewhere": elsewhere},
+        [accounts_api.router, oauth_api.router, relay_api.router],
+        {
+            "accounts": runtime.accounts,
+            "elsewhere": elsewhere,
+            "relay": runtime.relay,
+            "events": Events(runtime.store, runtime.cursors),
+            "replays": runtime.worker.replays,
+            "tails": runtime.tails,
+        },
     )
-    doors = health_doors(runtime) | description_doors(api)
+    doors = health_doors(runtime) | description_doors(api) | {"in": hook_door(runtime.relay)}
     asgi: Any = api  # Litestar's own types of ASGI are narrower
     posts = IdempotentPosts(
         asgi,

@@ -92,7 +92,9 @@ def sqs(event: dict[str, Any], context: object) -> dict[str, Any]:
             consumer.queue.spec.scoped(runtime.settings.env): consumer.handle
             for consumer in runtime.consumers.values()
         }
-        return await work_off(event, handlers)
+        done = await work_off(event, handlers)
+        await runtime.worker.finish()  # Lambda stops the process after the answer
+        return done
 
     result: dict[str, Any] = _process.run(work())
     return result

@@ -1,0 +1,114 @@
+"""Endpoints that keep failing: alerts on the way, and an end to it.
+
+An alert is an event of the account's own source of alerts, and travels like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from waystation.accounts.keys import iso
+from waystation.errors import ConditionFailed, WaystationError
+from waystation.ids import new_id
+from waystation.relay.dedupe import Dedupe
+from waystation.relay.directory import Known
+from waystation.relay.sources import alerts_id
+from waystation.relay.tables import Connection, Event
+from waystation.store import attr, key_of, set_to
+
+if TYPE_CHECKING:
+    from waystation.relay.service import Relay
+
+log = logging.getLogger(__name__)
+
+DISABLE_AFTER = 100
+"""Attempts that failed in a row. With the pauses of a broken lane that takes most of a day."""
+
+LEVELS = (50, 70, 90, 100)
+"""Percent of that, at which an alert goes out."""
+
+Reason = Literal["failures", "gone"]
+
+
+class Alerts:
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._store = relay.store
+
+    async def after_failure(self, connection: Connection) -> None:
+        """Look at a connection that has just failed, and tell or act where it is time to."""
+        if connection.status != "active" or connection.source_id == alerts_id(connection.user_id):
+            return
+        share = connection.failure_streak * 100 // DISABLE_AFTER
+        level = max((level for level in LEVELS if level <= share), default=0)
+        if level <= connection.alerted_at:
+            return
+        if level >= 100:
+            await self.disable(connection, "failures")
+        else:
+            try:
+                await self._store.update(
+                    key_of(connection),
+                    set_to("alerted_at", level),
+                    when=(attr("alerted_at").absent() | (attr("alerted_at") < level))
+                    & (attr("status") == "active"),
+                )
+            except ConditionFailed:
+                return  # another process has told
+            await self._tell("connection.failing", connection, {"percent": level})
+
+    async def disable(self, connection: Connection, reason: Reason) -> None:
+        """Pause a connection on our own. What it has not delivered waits in its lane."""
+        now = iso(self._store.clock())
+        try:
+            await self._store.update(
+                key_of(connection),
+                set_to("status", "paused"),
+                set_to("disabled_reason", reason),
+                set_to("disabled_at", now),
+                set_to("alerted_at", 100),
+                set_to("updated_at", now),
+                when=attr("status") == "active",
+            )
+        except ConditionFailed:
+            return  # another process has done so, or somebody has paused or deleted it
+        self._relay.directory.forget(connection.source_id)
+        log.warning("connection %s was disabled: %s", connection.connection_id, reason)
+        await self._tell("connection.disabled", connection, {"reason": reason})
+
+    async def _tell(self, kind: str, connection: Connection, more: dict[str, Any]) -> None:
+        try:
+            source = await self._relay.directory.find_source(alerts_id(connection.user_id))
+            if source is None or source.status != "active":
+                return
+            now = self._store.clock()
+            data = {
+                "connection_id": connection.connection_id,
+                "source_id": connection.source_id,
+                "name": connection.name,
+                "destination_url": connection.destination_url,
+                "failures": connection.failure_streak,
+                "threshold": DISABLE_AFTER,
+                **more,
+            }
+            body = msgspec.json.encode({"type": kind, "timestamp": iso(now), "data": data})
+            event = Event(
+                event_id=new_id("evt"),
+                source_id=source.source_id,
+                user_id=source.user_id,
+                headers='{"content-type":"application/json"}',
+                body=body.decode(),
+                source_ip="",
+                content_type="application/json",
+                method="POST",
+                received_at=int(now * 1000),
+                todo=source.source_id,
+                expires_at=int(now) + 90 * 86_400,
+            )
+            known = Known(source, [], None, Dedupe(mode="none"), None, now)
+            await self._relay.record(known, event, None)
+        except WaystationError:
+            log.exception("an alert about %s could not be written", connection.connection_id)

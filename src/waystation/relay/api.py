@@ -1,0 +1,226 @@
+"""Routes of sources and connections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Controller, Request, Router, delete, get, patch, post
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody  # noqa: TC002
+from msgspec import Meta
+
+from waystation.accounts.keys import iso
+from waystation.accounts.service import Principal
+from waystation.ids import new_id
+from waystation.relay.connections import ConnectionChanges, NewConnection  # noqa: TC001
+from waystation.relay.events_api import EventController, RelayController
+from waystation.relay.service import Relay
+from waystation.relay.sources import NewSource, SourceChanges  # noqa: TC001
+from waystation.relay.tables import Event
+from waystation.relay.views import (
+    ConnectionView,
+    CreatedConnection,
+    SourceView,
+    connection_view,
+    source_view,
+)
+
+Service = NamedDependency[Relay]
+AnyRequest = Request[Principal, None, State]
+
+
+class SourceList(msgspec.Struct):
+    data: list[SourceView]
+    cursor: str | None = None
+    has_more: bool = False
+
+
+class ConnectionList(msgspec.Struct):
+    data: list[ConnectionView]
+    cursor: str | None = None
+    has_more: bool = False
+
+
+class RotatedSecret(msgspec.Struct):
+    signing_secret: Annotated[str, Meta(description="the new secret")]
+    old_until: Annotated[str, Meta(description="until when deliveries are signed with the old too")]
+
+
+class Secret(msgspec.Struct):
+    signing_secret: str
+    until: str | None
+
+
+class SecretList(msgspec.Struct):
+    data: list[Secret]
+
+
+class TestResult(msgspec.Struct, kw_only=True):
+    ok: bool
+    status_code: int
+    response_body: str
+    latency_ms: int
+    error: str | None
+
+
+class SourceController(Controller):
+    """Where webhooks come in."""
+
+    path = "/v1/sources"
+    tags = ("Relay",)
+
+    @post("", summary="Make a source")
+    async def create(
+        self, data: JSONBody[NewSource], request: AnyRequest, relay: Service
+    ) -> SourceView:
+        source = await relay.sources.create(request.user.user_id, data)
+        return source_view(source, relay.keyring, _base(request, relay))
+
+    @get("", summary="All sources")
+    async def list_all(self, request: AnyRequest, relay: Service) -> SourceList:
+        found = await relay.sources.of(request.user.user_id)
+        base = _base(request, relay)
+        return SourceList([source_view(source, relay.keyring, base) for source in found])
+
+    @get("/{source_id:str}", summary="A source")
+    async def show(
+        self, source_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> SourceView:
+        source = await relay.sources.get(request.user.user_id, source_id)
+        return source_view(source, relay.keyring, _base(request, relay))
+
+    @patch("/{source_id:str}", summary="Change a source")
+    async def change(
+        self,
+        source_id: FromPath[str],
+        data: JSONBody[SourceChanges],
+        request: AnyRequest,
+        relay: Service,
+    ) -> SourceView:
+        source = await relay.sources.change(request.user.user_id, source_id, data)
+        return source_view(source, relay.keyring, _base(request, relay))
+
+    @delete("/{source_id:str}", summary="Delete a source and its connections")
+    async def remove(self, source_id: FromPath[str], request: AnyRequest, relay: Service) -> None:
+        for connection in await relay.sources.delete(request.user.user_id, source_id):
+            await relay.wake(connection.connection_id)
+
+    @post("/{source_id:str}/connections", summary="Connect a source to a destination")
+    async def connect(
+        self,
+        source_id: FromPath[str],
+        data: JSONBody[NewConnection],
+        request: AnyRequest,
+        relay: Service,
+    ) -> CreatedConnection:
+        source = await relay.sources.get(request.user.user_id, source_id)
+        made, secret = await relay.connections.create(source, data)
+        shown = connection_view(made, relay.keyring)
+        return CreatedConnection(**msgspec.structs.asdict(shown), signing_secret=secret)
+
+    @get("/{source_id:str}/connections", summary="A source's connections")
+    async def connections(
+        self, source_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> ConnectionList:
+        source = await relay.sources.get(request.user.user_id, source_id)
+        found = await relay.directory.list_connections(source.source_id)
+        return ConnectionList([connection_view(c, relay.keyring) for c in found])
+
+
+class ConnectionController(Controller):
+    """Where webhooks go."""
+
+    path = "/v1/connections"
+    tags = ("Relay",)
+
+    @get("/{connection_id:str}", summary="A connection")
+    async def show(
+        self, connection_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> ConnectionView:
+        found = await relay.connections.get(request.user.user_id, connection_id)
+        return connection_view(found, relay.keyring)
+
+    @patch("/{connection_id:str}", summary="Change a connection; active resumes a paused one")
+    async def change(
+        self,
+        connection_id: FromPath[str],
+        data: JSONBody[ConnectionChanges],
+        request: AnyRequest,
+        relay: Service,
+    ) -> ConnectionView:
+        changed = await relay.connections.change(request.user.user_id, connection_id, data)
+        if data.status == "active":
+            relay.lanes.reset(connection_id)
+            await relay.wake(connection_id)
+        return connection_view(changed, relay.keyring)
+
+    @delete("/{connection_id:str}", summary="Delete a connection")
+    async def remove(
+        self, connection_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> None:
+        await relay.connections.delete(request.user.user_id, connection_id)
+        await relay.wake(connection_id)
+
+    @post("/{connection_id:str}/rotate-secret", summary="A new secret; the old one lasts a day")
+    async def rotate(
+        self, connection_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> RotatedSecret:
+        user_id = request.user.user_id
+        _, secret = await relay.connections.rotate(user_id, connection_id)
+        secrets = await relay.connections.secrets(user_id, connection_id)
+        return RotatedSecret(secret, iso(max(s.until or 0 for s in secrets)))
+
+    @get(
+        "/{connection_id:str}/secrets",
+        opt={"needs": "admin"},
+        summary="The secrets that deliveries are signed with",
+    )
+    async def secrets(
+        self, connection_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> SecretList:
+        found = await relay.connections.secrets(request.user.user_id, connection_id)
+        return SecretList(
+            [Secret(s.secret, None if s.until is None else iso(s.until)) for s in found]
+        )
+
+    @post("/{connection_id:str}/test", status_code=200, summary="Send a test event now")
+    async def test(
+        self, connection_id: FromPath[str], request: AnyRequest, relay: Service
+    ) -> TestResult:
+        """It is sent once, to where the connection points now, and is not kept."""
+        connection = await relay.connections.get(request.user.user_id, connection_id)
+        now = relay.store.clock()
+        body: dict[str, Any] = {"type": "waystation.test", "timestamp": iso(now), "data": {}}
+        event = Event(
+            event_id=new_id("evt"),
+            source_id=connection.source_id,
+            user_id=connection.user_id,
+            headers='{"content-type":"application/json"}',
+            body=msgspec.json.encode(body).decode(),
+            source_ip="",
+            content_type="application/json",
+            method="POST",
+            received_at=int(now * 1000),
+            expires_at=int(now),
+        )
+        reply = (await relay.deliver.send(connection, event, new_id("dlv"), 1)).reply
+        return TestResult(
+            ok=reply.ok,
+            status_code=reply.status,
+            response_body=reply.body,
+            latency_ms=reply.milliseconds,
+            error=reply.error,
+        )
+
+
+router = Router(
+    path="/",
+    route_handlers=[SourceController, ConnectionController, EventController, RelayController],
+)
+
+
+def _base(request: AnyRequest, relay: Relay) -> str:
+    """The URL that senders reach us at."""
+    return (relay.public_url or str(request.base_url)).rstrip("/")

@@ -1,0 +1,164 @@
+"""Stripe's subscription events, received by the relay itself, change an account's plan.
+
+They come in at `/in/billing`, are verified, deduplicated and kept like any webhook, and are applied
+by the worker, so that a crash in between loses nothing. Off until a secret and prices are set.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.accounts.keys import iso
+from waystation.accounts.tables import Identity, Plan, User
+from waystation.errors import ConditionFailed
+from waystation.relay.tables import Source
+from waystation.store import attr, exists, set_to
+
+if TYPE_CHECKING:
+    from waystation.relay.tables import Event
+    from waystation.store import Store
+    from waystation.store.updates import Change
+
+log = logging.getLogger(__name__)
+
+SOURCE_ID = "billing"
+OPERATOR = "operator"
+"""Whose the billing source is: nobody's who has an account."""
+
+_PAID = frozenset({"active", "trialing", "past_due"})
+"""`past_due` is being collected: the plan stays until Stripe gives up."""
+
+
+class _Price(msgspec.Struct):
+    id: str
+
+
+class _Item(msgspec.Struct):
+    price: _Price
+
+
+class _Items(msgspec.Struct):
+    data: list[_Item] = []
+
+
+class _Object(msgspec.Struct):
+    """A subscription, or a checkout session that has led to one."""
+
+    id: str
+    object: str = ""
+    customer: str | None = None
+    status: str | None = None
+    items: _Items = msgspec.field(default_factory=_Items)
+    metadata: dict[str, Any] | None = None
+    subscription: str | None = None
+    client_reference_id: str | None = None
+
+
+class _Data(msgspec.Struct):
+    object: _Object
+
+
+class _StripeEvent(msgspec.Struct):
+    type: str
+    created: int
+    data: _Data
+
+
+def billing_source() -> Source:
+    """The source that Stripe calls; it is in no table."""
+    return Source(
+        source_id=SOURCE_ID, user_id=OPERATOR, name="Billing", provider="stripe", created_at=""
+    )
+
+
+class Billing:
+    """`prices` says which plan each price buys."""
+
+    def __init__(self, store: Store, prices: dict[str, Plan]) -> None:
+        self._store = store
+        self._prices = prices
+
+    async def apply(self, event: Event) -> None:
+        """Do what an event says. Safe to repeat, and in any order."""
+        try:
+            told = msgspec.json.decode(event.content, type=_StripeEvent)
+        except msgspec.DecodeError as error:
+            log.info("event %s is not about a subscription: %s", event.event_id, error)
+            return
+        if told.type == "checkout.session.completed":
+            await self._link(told.data.object)
+        elif told.type.startswith("customer.subscription."):
+            await self._subscribe(told)
+
+    async def _link(self, session: _Object) -> None:
+        """Remember which account a customer is."""
+        user_id = session.client_reference_id or _named(session)
+        if user_id is None or session.customer is None or not _is_key(user_id, session.customer):
+            return
+        changes = [set_to("stripe_customer_id", session.customer)]
+        if session.subscription is not None:
+            changes.append(set_to("stripe_sub_id", session.subscription))
+        await self._change(user_id, changes)
+        identity = Identity(provider="stripe", subject=session.customer, user_id=user_id)
+        if await self._store.get(User.key(user_id)) is not None:
+            await self._store.put(identity)
+
+    async def _subscribe(self, told: _StripeEvent) -> None:
+        subscription = told.data.object
+        user_id = await self._account(subscription)
+        if user_id is None:
+            log.warning("subscription %s belongs to no account", subscription.id)
+            return
+        plan = self._plan(told.type, subscription)
+        if plan is None:
+            log.warning("subscription %s has a price that buys no plan", subscription.id)
+            return
+        changes: list[Change] = [
+            set_to("plan", plan),
+            set_to("stripe_sub_id", subscription.id),
+            set_to("billed_at", told.created),
+        ]
+        if subscription.customer is not None:
+            changes.append(set_to("stripe_customer_id", subscription.customer))
+        await self._change(user_id, changes, told.created)
+
+    def _plan(self, kind: str, subscription: _Object) -> Plan | None:
+        if kind == "customer.subscription.deleted" or subscription.status not in _PAID:
+            return "free"
+        bought = [self._prices.get(item.price.id) for item in subscription.items.data]
+        return next((plan for plan in bought if plan is not None), None)
+
+    async def _account(self, subscription: _Object) -> str | None:
+        named = _named(subscription)
+        if named is not None and _is_key(named):
+            return named
+        if subscription.customer is None or not _is_key(subscription.customer):
+            return None
+        known = await self._store.get(Identity.key("stripe", subscription.customer))
+        return None if known is None else known.user_id
+
+    async def _change(
+        self, user_id: str, changes: list[Change], created: int | None = None
+    ) -> None:
+        """Change the account, unless a later event has done so already."""
+        condition = exists()
+        if created is not None:
+            billed = attr("billed_at")
+            condition &= billed.absent() | (billed <= created)
+        stamp = set_to("updated_at", iso(self._store.clock()))
+        try:
+            await self._store.update(User.key(user_id), *changes, stamp, when=condition)
+        except ConditionFailed:
+            log.info("the plan of %s is newer, or the account is gone", user_id)
+
+
+def _named(thing: _Object) -> str | None:
+    named = (thing.metadata or {}).get("user_id")
+    return named if isinstance(named, str) else None
+
+
+def _is_key(*texts: str) -> bool:
+    return all(0 < len(text) <= 200 and "#" not in text for text in texts)

@@ -1,0 +1,99 @@
+"""Whether a source has sent this before: by the provider's own delivery id, or by chosen fields."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.errors import InvalidInput
+from waystation.relay.paths import Webhook, checked, parse
+from waystation.relay.signatures import mailgun_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_WINDOW = 3 * 86_400
+"""As long as the most patient provider tries again."""
+
+MAX_WINDOW = 30 * 86_400
+_MAX_FIELDS = 10
+_MAX_ID = 500
+
+
+class Dedupe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What makes two webhooks the same. No fields means the provider's delivery id."""
+
+    mode: Annotated[
+        str, Meta(pattern="^(default|fields|none)$", description="default, fields or none")
+    ] = "default"
+    fields: Annotated[list[str], Meta(description="paths such as headers.x-id and body.id")] = []
+    window: Annotated[int, Meta(ge=1, le=MAX_WINDOW, description="seconds")] = DEFAULT_WINDOW
+
+
+def check_dedupe(dedupe: Dedupe) -> None:
+    if (dedupe.mode == "fields") != bool(dedupe.fields):
+        raise InvalidInput("dedupe.fields", "paths go with the mode fields, and it needs some")
+    if len(dedupe.fields) > _MAX_FIELDS:
+        raise InvalidInput("dedupe.fields", f"at most {_MAX_FIELDS}")
+    for n, field in enumerate(dedupe.fields):
+        checked(field, f"dedupe.fields[{n}]")
+
+
+def digest_of(dedupe: Dedupe, provider: str, webhook: Webhook) -> str | None:
+    """What this webhook is known by, or None when every one is new."""
+    if dedupe.mode == "none":
+        return None
+    if dedupe.mode == "fields":
+        told = [webhook.find(parse(field)) for field in dedupe.fields]
+        if not any(told):
+            return None  # not one of the fields is there
+        return sha256(msgspec.json.encode(["fields", dedupe.fields, told])).hexdigest()[:40]
+    found = _IDS[provider](webhook) if provider in _IDS else None
+    if not found or len(found) > _MAX_ID:
+        return None
+    return sha256(f"{provider} {found}".encode("utf-8", "replace")).hexdigest()[:40]
+
+
+class _Ids(msgspec.Struct):
+    id: str | None = None
+    event_id: str | None = None
+
+
+def _from_body(name: str) -> Callable[[Webhook], str | None]:
+    def read(webhook: Webhook) -> str | None:
+        try:
+            found: str | None = getattr(msgspec.json.decode(webhook.content, type=_Ids), name)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        return found
+
+    return read
+
+
+def _from_header(*names: str) -> Callable[[Webhook], str | None]:
+    return lambda webhook: next((v for n in names if (v := webhook.headers.get(n))), None)
+
+
+def _mailgun_token(webhook: Webhook) -> str | None:
+    found = mailgun_signature(webhook.content)
+    return None if found is None else found.token
+
+
+_IDS: dict[str, Callable[[Webhook], str | None]] = {
+    "stripe": _from_body("id"),
+    "github": _from_header("x-github-delivery"),
+    "shopify": _from_header("x-shopify-webhook-id"),
+    "slack": _from_body("event_id"),
+    "twilio": _from_header("i-twilio-idempotency-token"),
+    "square": _from_body("event_id"),
+    "paddle": _from_body("event_id"),
+    "linear": _from_header("linear-delivery"),
+    "zendesk": _from_header("x-zendesk-webhook-invocation-id"),
+    "intercom": _from_body("id"),
+    "mailgun": _mailgun_token,
+    "paypal": _from_body("id"),
+    "standard-webhooks": _from_header("webhook-id", "svix-id"),
+}

@@ -1,0 +1,353 @@
+"""One attempt: sign and send with what the connection is now, then write down what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from waystation.backoff import backoff
+from waystation.errors import StoreError, TransactionCancelled
+from waystation.relay import standard
+from waystation.relay.egress import Reply
+from waystation.relay.ledger import Tally
+from waystation.relay.retries import next_delay, remaining, stored_delays
+from waystation.relay.states import derived, merged, webhook_of
+from waystation.relay.stats import day_tally, hour_tally, latency_field
+from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
+from waystation.relay.transforms import TransformFailed, apply, stored_transform
+from waystation.store import Put, Update, add, attr, exists, key_of, partition, remove, set_to
+
+if TYPE_CHECKING:
+    from waystation.relay.egress import Egress
+    from waystation.relay.keyring import Keyring
+    from waystation.relay.ledger import Ledger
+    from waystation.relay.wakes import Wakes
+    from waystation.store import Key, Store
+    from waystation.store.actions import Action
+    from waystation.store.updates import Change
+
+log = logging.getLogger(__name__)
+
+InboxSender = Callable[[dict[str, object], Event, bytes], Awaitable[Reply]]
+"""Puts an event into an inbox: where, what, and the body after its transform."""
+
+_TRIES = 12
+_GRACE_SECONDS = 86_400
+_MAX_QUERY = 4_000
+_NOT_FORWARDED = frozenset(
+    {
+        *("host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"),
+        *("proxy-authorization", "proxy-authenticate", "authorization", "cookie", "expect"),
+        *("content-length", "content-encoding", "accept-encoding", "accept", "forwarded", "via"),
+        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "user-agent"),
+        *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
+    }
+)
+
+
+class Outcome(msgspec.Struct):
+    """What came of an attempt. `last` says that trying again would not help."""
+
+    reply: Reply
+    last: bool = False
+
+
+class Deliver:
+    """Attempts deliveries that this process has claimed."""
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        wakes: Wakes,
+        egress: Egress,
+        keyring: Keyring,
+        inbox: InboxSender | None = None,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._wakes = wakes
+        self._egress = egress
+        self._keyring = keyring
+        self._inbox = inbox
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def send(
+        self, connection: Connection, event: Event, message_id: str, attempt: int
+    ) -> Outcome:
+        """Send an event to where the connection points now, signed with its secrets of now."""
+        webhook = webhook_of(event)
+        try:
+            body, made = apply(stored_transform(connection.transform), webhook)
+        except TransformFailed as error:
+            return Outcome(Reply(0, "", 0, f"the transform failed: {error}"[:300]), last=True)
+        if connection.inbox is not None:
+            if self._inbox is None:
+                return Outcome(Reply(0, "", 0, "there are no inboxes here"), last=True)
+            place = msgspec.json.decode(connection.inbox, type=dict[str, object])
+            return Outcome(await self._inbox(place, event, body))
+        now = int(self._store.clock())
+        secrets = [s.secret for s in self._keyring.outbound(connection, now)]
+        headers = {n: v for n, v in webhook.headers.items() if n not in _NOT_FORWARDED}
+        if made:
+            headers["content-type"] = "application/json"
+        headers.update({n.lower(): v for n, v in self._keyring.headers(connection).items()})
+        headers |= {
+            "webhook-id": message_id,
+            "webhook-timestamp": str(now),
+            "webhook-signature": standard.sign(secrets, message_id, now, body),
+            "x-waystation-event": event.event_id,
+            "x-waystation-connection": connection.connection_id,
+            "x-waystation-attempt": str(attempt),
+        }
+        url = _with_query(connection.destination_url, event.query_string)
+        return Outcome(await self._egress.post(url, headers, body, connection.timeout_seconds))
+
+    async def attempt(self, delivery: Delivery, event: Event | None) -> Reply | None:
+        """Attempt a claimed delivery: what the endpoint said, or None when it was not asked."""
+        key = Connection.key(delivery.source_id, delivery.connection_id)
+        connection = await self._store.get(key)
+        event = event or await self._store.get(_event_key(delivery))
+        if event is None:
+            await self._drop(delivery)
+            return None
+        if connection is None or connection.status == "deleted":
+            gone = Outcome(Reply(0, "", 0, "the connection was deleted"), last=True)
+            await self._finish(delivery, event, None, gone)
+            return None
+        if connection.status != "active":
+            await self._put_back(delivery)
+            return None
+        outcome = await self.send(connection, event, delivery.delivery_id, delivery.attempts + 1)
+        await self._finish(delivery, event, connection, outcome)
+        return None if outcome.last else outcome.reply
+
+    async def _finish(
+        self, delivery: Delivery, event: Event, connection: Connection | None, outcome: Outcome
+    ) -> None:
+        """Write down an attempt. The other side has had the request, so this does not give up
+        before the claim runs out."""
+        # Deliveries of one event that end together would only undo each other's writes.
+        lock = self._locks.setdefault(event.event_id, asyncio.Lock())
+        async with lock:
+            await self._finish_alone(delivery, event, connection, outcome)
+
+    async def _finish_alone(
+        self, delivery: Delivery, event: Event, connection: Connection | None, outcome: Outcome
+    ) -> None:
+        current: Event | None = event
+        for attempt in range(_TRIES):
+            if current is None:
+                return  # expired: it is not brought back
+            try:
+                await self._write(delivery, current, connection, outcome)
+            except TransactionCancelled as error:
+                if _lost(error):
+                    log.warning("delivery %s was taken over", delivery.delivery_id)
+                    return
+            except StoreError as error:
+                log.warning("the outcome of %s is not written yet: %s", delivery.delivery_id, error)
+                if self._store.clock() * 1000 > (delivery.due_at or 0):
+                    raise
+                await asyncio.sleep(backoff(attempt, first=0.05, longest=5.0))
+            else:
+                return
+            current = await self._store.get(_event_key(delivery))
+        raise StoreError(f"the outcome of {delivery.delivery_id} could not be written")
+
+    async def _write(
+        self, delivery: Delivery, event: Event, connection: Connection | None, outcome: Outcome
+    ) -> None:
+        reply = outcome.reply
+        clock = self._store.clock()
+        now = int(clock * 1000)
+        number = delivery.attempts + (connection is not None)
+        delays = stored_delays(connection.retry_config) if connection else ()
+        wait = None
+        if not reply.ok and not outcome.last:
+            wait = next_delay(delays, number, reply.retry_after, clock)
+        status: DeliveryStatus = (
+            "delivered" if reply.ok else "failed" if wait is None else "retrying"
+        )
+        expires = event.expires_at
+        changes: list[Change] = [
+            set_to("status", status),
+            set_to("attempts", number),
+            set_to("updated_at", now),
+            remove("claim"),
+            remove("error") if reply.ok else set_to("error", _told(reply)),
+        ]
+        if wait is None:
+            changes += [remove("lane"), remove("due_at")]
+        else:
+            due = now + int(wait * 1000)
+            await self._wakes.ensure(delivery.connection_id, due)
+            changes += [set_to("lane", delivery.connection_id), set_to("due_at", due)]
+            needed = int(clock + wait + remaining(delays, number)) + _GRACE_SECONDS
+            if clock + wait + 3600 > expires:
+                expires = needed
+                await self._prolong(event, expires)
+                changes.append(set_to("expires_at", expires))
+        actions: list[Action] = [
+            Update(key_of(delivery), *changes, when=attr("claim") == delivery.claim),
+            self._event_update(event, delivery, status, now, expires, connection is not None),
+        ]
+        if connection is not None:
+            actions.append(Put(_attempt(delivery, event, connection, reply, number, now, expires)))
+        tallies = _tallies(delivery, connection, outcome, status, clock)
+        await self._ledger.write(event.user_id, actions, tallies)
+        _follow(event, delivery, status, now, expires, tried=connection is not None)
+
+    def _event_update(
+        self,
+        event: Event,
+        delivery: Delivery,
+        status: DeliveryStatus,
+        now: int,
+        expires: int,
+        tried: bool,
+    ) -> Update[Event]:
+        outcomes = _outcomes(event, delivery, status)
+        changes: list[Change] = [set_to("outcomes", outcomes), add("revision", 1)]
+        if (becomes := derived(outcomes)) != event.status:
+            changes.append(set_to("status", becomes))
+        if becomes == "delivered" and event.delivered_at is None:
+            changes.append(set_to("delivered_at", now))
+        if tried:
+            changes.append(add("attempt_count", 1))
+        if expires != event.expires_at:
+            changes.append(set_to("expires_at", expires))
+        return Update(key_of(event), *changes, when=attr("revision") == event.revision)
+
+    async def _prolong(self, event: Event, expires: int) -> None:
+        """Keep all of an event for as long as it is being retried."""
+        async for item in self._store.iterate(partition([Delivery, Attempt], event.event_id)):
+            if (getattr(item, "expires_at", None) or 0) < expires:
+                try:
+                    await self._store.update(
+                        key_of(item), set_to("expires_at", expires), when=exists()
+                    )
+                except StoreError as error:
+                    log.warning("%s is not kept for longer: %s", key_of(item), error)
+
+    async def _put_back(self, delivery: Delivery) -> None:
+        """The connection is paused: the delivery waits in its lane until it is not."""
+        now = int(self._store.clock() * 1000)
+        await self._release(delivery, set_to("lane", delivery.connection_id), set_to("due_at", now))
+
+    async def _drop(self, delivery: Delivery) -> None:
+        """The event is gone, and so is what was to be delivered."""
+        await self._release(delivery, remove("lane"), remove("due_at"))
+
+    async def _release(self, delivery: Delivery, *changes: Change) -> None:
+        try:
+            await self._store.update(
+                key_of(delivery), remove("claim"), *changes, when=attr("claim") == delivery.claim
+            )
+        except StoreError as error:
+            log.info("delivery %s is not ours any more: %s", delivery.delivery_id, error)
+
+
+def _event_key(delivery: Delivery) -> Key[Event]:
+    return Event.key(delivery.source_id, delivery.received_at, delivery.event_id)
+
+
+def _outcomes(
+    event: Event, delivery: Delivery, status: DeliveryStatus
+) -> dict[str, DeliveryStatus]:
+    before = event.outcomes.get(delivery.connection_id)
+    return event.outcomes | {delivery.connection_id: merged(before, status)}
+
+
+def _follow(
+    event: Event, delivery: Delivery, status: DeliveryStatus, now: int, expires: int, *, tried: bool
+) -> None:
+    """Make of the event in memory what was made of the one in the table."""
+    event.outcomes = _outcomes(event, delivery, status)
+    event.status = derived(event.outcomes)
+    event.revision += 1
+    event.attempt_count += tried
+    event.expires_at = expires
+    if event.status == "delivered" and event.delivered_at is None:
+        event.delivered_at = now
+
+
+def _lost(error: TransactionCancelled) -> bool:
+    """Whether the claim was no longer ours."""
+    return error.reasons[0] is not None
+
+
+def _attempt(
+    delivery: Delivery,
+    event: Event,
+    connection: Connection,
+    reply: Reply,
+    number: int,
+    now: int,
+    expires: int,
+) -> Attempt:
+    return Attempt(
+        event_id=event.event_id,
+        sequence=event.attempt_count + 1,
+        connection_id=delivery.connection_id,
+        delivery_id=delivery.delivery_id,
+        attempt_number=number,
+        destination_url=connection.destination_url,
+        status_code=reply.status,
+        response_body=reply.body or None,
+        latency_ms=reply.milliseconds,
+        error=None if reply.ok else _told(reply),
+        attempted_at=now,
+        expires_at=expires,
+    )
+
+
+def _tallies(
+    delivery: Delivery,
+    connection: Connection | None,
+    outcome: Outcome,
+    status: DeliveryStatus,
+    now: float,
+) -> list[Tally]:
+    tallies = []
+    reply = outcome.reply
+    if connection is not None:
+        tallies.append(_connection_tally(connection, outcome, status))
+    if status == "retrying":
+        return [*tallies, hour_tally(delivery.user_id, now, retried=1)]
+    adds: dict[str, int] = {status: 1}
+    if reply.ok:
+        adds[latency_field(reply.milliseconds)] = 1
+    tallies.append(hour_tally(delivery.user_id, now, **adds))
+    tallies.append(day_tally(delivery.user_id, delivery.source_id, now, **{status: 1}))
+    return tallies
+
+
+def _connection_tally(connection: Connection, outcome: Outcome, status: DeliveryStatus) -> Tally:
+    adds: dict[str, int] = {}
+    sets: dict[str, object] = {}
+    if outcome.reply.ok:
+        adds["delivery_count"] = 1
+        if connection.failure_streak or connection.alerted_at:
+            sets = {"failure_streak": 0, "alerted_at": 0}
+    else:
+        if not outcome.last:  # the endpoint is not to blame for a transform
+            adds["failure_streak"] = 1
+        if status == "failed":
+            adds["failure_count"] = 1
+    return Tally(key=key_of(connection), adds=adds, sets=sets, when=lambda _: exists())
+
+
+def _told(reply: Reply) -> str:
+    return reply.error or f"the answer was {reply.status}"
+
+
+def _with_query(url: str, query: str | None) -> str:
+    if not query or len(query) > _MAX_QUERY:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{query}"

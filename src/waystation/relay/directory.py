@@ -1,0 +1,146 @@
+"""Sources and connections as the hot path sees them: looked up once, remembered for a moment.
+
+A change that this process makes is seen at once; one that another makes, within two seconds. What
+must be exact is checked in the transaction itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from waystation.accounts.plans import PLANS, Limits
+from waystation.accounts.tables import User
+from waystation.relay import signatures
+from waystation.relay.dedupe import Dedupe
+from waystation.relay.signatures import Arrival, Check, CustomScheme
+from waystation.relay.tables import Connection, Owner, Source
+
+if TYPE_CHECKING:
+    from waystation.relay.keyring import Keyring
+    from waystation.store import Store
+
+T = TypeVar("T")
+
+_FRESH_SECONDS = 2.0
+_MOST_KEPT = 10_000
+ALERTS_PROVIDER = "waystation"
+
+
+class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a source's webhooks are checked. Without a mode, by the provider's signature."""
+
+    mode: str = "signature"
+    scheme: CustomScheme | None = None
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """A source, with everything that receiving for it takes."""
+
+    source: Source
+    secrets: list[str]
+    check: Check | None
+    dedupe: Dedupe
+    limits: Limits | None
+    at: float
+
+    def signed(self, arrival: Arrival) -> bool:
+        """Whether the webhook comes from whom the source expects. (PayPal's needs more.)"""
+        if self.check is None:
+            return True
+        check = self.check
+        return any(check(arrival, secret) for secret in self.secrets)
+
+
+class Directory:
+    def __init__(self, store: Store, keyring: Keyring) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._lists: OrderedDict[str, tuple[float, list[Connection]]] = OrderedDict()
+
+    def install(self, source: Source, secrets: list[str]) -> None:
+        """Know a source that is in no table, for good."""
+        known = self._opened(source, secrets, None)
+        self._known[source.source_id] = msgspec.structs.replace(known, at=float("inf"))
+
+    async def source(self, source_id: str) -> Known | None:
+        known = self._known.get(source_id)
+        now = self._store.clock()
+        if known is not None and now - known.at < _FRESH_SECONDS:
+            return known
+        source = await self.find_source(source_id)
+        if source is None or source.status == "deleted":
+            self._known.pop(source_id, None)
+            return None
+        user = await self._store.get(User.key(source.user_id))
+        if user is None:
+            return None
+        found = self._opened(source, self._keyring.inbound(source), PLANS[user.plan])
+        _keep(self._known, source_id, found)
+        return found
+
+    def _opened(self, source: Source, secrets: list[str], limits: Limits | None) -> Known:
+        dedupe = msgspec.json.decode(source.dedupe, type=Dedupe) if source.dedupe else Dedupe()
+        return Known(
+            source, secrets, check_of(source, secrets), dedupe, limits, self._store.clock()
+        )
+
+    async def find_source(self, source_id: str) -> Source | None:
+        """A source by its id alone. The index is for those that others have written."""
+        owner = await self._store.get(Owner.key(source_id))
+        if owner is not None:
+            return await self._store.get(Source.key(owner.user_id, source_id))
+        page = await self._store.query(Source.query(source_id, index="GSI3"))
+        return page.items[0] if page.items else None
+
+    async def connections(self, source_id: str) -> list[Connection]:
+        """Those of a source that are not deleted."""
+        now = self._store.clock()
+        listed = self._lists.get(source_id)
+        if listed is not None and now - listed[0] < _FRESH_SECONDS:
+            return listed[1]
+        found = await self.list_connections(source_id)
+        _keep(self._lists, source_id, (now, found))
+        return found
+
+    async def list_connections(self, source_id: str) -> list[Connection]:
+        query = Connection.query(source_id)
+        return [c async for c in self._store.iterate(query) if c.status != "deleted"]
+
+    async def find_connection(self, connection_id: str) -> Connection | None:
+        owner = await self._store.get(Owner.key(connection_id))
+        if owner is None:
+            return None
+        return await self._store.get(Connection.key(owner.source_id, connection_id))
+
+    def forget(self, source_id: str) -> None:
+        known = self._known.get(source_id)
+        if known is not None and known.at != float("inf"):
+            del self._known[source_id]
+        self._lists.pop(source_id, None)
+
+
+def check_of(source: Source, secrets: list[str]) -> Check | None:
+    """How a source's webhooks are checked; None when they are not."""
+    told = source.verification
+    verification = msgspec.json.decode(told, type=Verification) if told else Verification()
+    if verification.mode == "none":
+        return None
+    if source.provider == "custom":
+        return signatures.custom(verification.scheme or CustomScheme()) if secrets else None
+    # A provider that we do not know, or one without its secrets, is never taken on trust.
+    return signatures.CHECKS.get(source.provider, _nobody)
+
+
+def _nobody(arrival: Arrival, secret: str) -> bool:
+    return False
+
+
+def _keep(cache: OrderedDict[str, T], key: str, value: T) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > _MOST_KEPT:
+        cache.popitem(last=False)

@@ -1,0 +1,191 @@
+"""From an event to its deliveries: one for each connection, made in one transaction."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from waystation.errors import TransactionCancelled
+from waystation.ids import nanoid
+from waystation.relay.filters import stored_filter
+from waystation.relay.states import derived, merged, webhook_of
+from waystation.relay.stats import day_tally, hour_tally
+from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
+from waystation.store import Put, Update, absent, add, attr, key_of, remove, set_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waystation.relay.lanes import Lanes
+    from waystation.relay.ledger import Ledger, Tally
+    from waystation.relay.paths import Webhook
+    from waystation.relay.wakes import Wakes
+    from waystation.store import Condition, Store
+    from waystation.store.updates import Change
+
+log = logging.getLogger(__name__)
+
+CLAIM_MS = 60_000
+"""How long an attempt may take, with everything around it, before another worker tries too."""
+
+RESCUE_MS = 30_000
+_TRIES = 10
+
+
+class Dispatch:
+    def __init__(self, store: Store, ledger: Ledger, wakes: Wakes, lanes: Lanes) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._wakes = wakes
+        self._lanes = lanes
+
+    async def first(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
+        """The deliveries of a new event. Given back are those that are ours to attempt now; none
+        if somebody else has processed the event."""
+        made = self._made(event, connections, None)
+        now = self._now()
+        processed = [remove("todo"), set_to("processed_at", now)]
+        if await self._write(event, made, processed, when=attr("todo").exists()):
+            return self._claimed(made)
+        return []
+
+    async def again(
+        self, event: Event, connections: Sequence[Connection], replay_id: str
+    ) -> list[Delivery]:
+        """New deliveries beside the old ones. The same replay makes each of them once."""
+        for _ in range(_TRIES):
+            made = self._made(event, connections, replay_id)
+            if await self._write(event, made, []):
+                return made
+            keys = [key_of(delivery) for delivery in made]
+            there = await self._store.batch_get(keys)
+            if any(there):
+                return [delivery for delivery in there if delivery is not None]
+            current = await self._store.get(key_of(event))
+            if current is None:
+                return []  # it has expired meanwhile
+            event = current
+        log.warning("event %s changes too often to be replayed now", event.event_id)
+        return []
+
+    def _made(
+        self, event: Event, connections: Sequence[Connection], replay_id: str | None
+    ) -> list[Delivery]:
+        webhook = webhook_of(event)
+        now = self._now()
+        made = []
+        for connection in connections:
+            status, error = _wanted(connection, webhook)
+            delivery = Delivery(
+                event_id=event.event_id,
+                delivery_id=delivery_id(event.event_id, connection.connection_id, replay_id),
+                connection_id=connection.connection_id,
+                source_id=event.source_id,
+                user_id=event.user_id,
+                received_at=event.received_at,
+                replay_id=replay_id,
+                status=status,
+                error=error,
+                created_at=now,
+                updated_at=now,
+                expires_at=event.expires_at,
+            )
+            if status == "pending":
+                delivery.lane, delivery.due_at = connection.connection_id, now
+                if replay_id is None:
+                    self._claim(delivery, connection, now)
+            made.append(delivery)
+        return made
+
+    def _claim(self, delivery: Delivery, connection: Connection, now: int) -> None:
+        """A delivery is ours at once if its lane has room, and else waits behind the others."""
+        if connection.status != "active":
+            return
+        lane = self._lanes.of(connection)
+        if lane.backlog or not self._lanes.reserve(connection):
+            lane.backlog = True
+            return
+        delivery.claim = nanoid()
+        delivery.due_at = now + CLAIM_MS
+
+    async def _write(
+        self,
+        event: Event,
+        made: list[Delivery],
+        changes: list[Change],
+        when: Condition | None = None,
+    ) -> bool:
+        """Write the deliveries and what they make of the event; False when it has changed."""
+        outcomes = dict(event.outcomes)
+        for delivery in made:
+            before = outcomes.get(delivery.connection_id)
+            outcomes[delivery.connection_id] = merged(before, delivery.status)
+        status = derived(outcomes)
+        unchanged = _unchanged(event)
+        update = Update(
+            key_of(event),
+            *changes,
+            set_to("outcomes", outcomes),
+            set_to("status", status),
+            add("revision", 1),
+            when=unchanged if when is None else unchanged & when,
+        )
+        try:
+            for delivery in made:
+                if delivery.lane is not None:
+                    await self._wakes.ensure(delivery.lane, self._now() + RESCUE_MS)
+            puts = [Put(delivery, when=absent()) for delivery in made]
+            await self._ledger.write(event.user_id, [*puts, update], self._counted(event, made))
+        except BaseException as error:
+            for delivery in self._claimed(made):
+                self._lanes.release(delivery.connection_id)
+            if isinstance(error, TransactionCancelled):
+                return False
+            raise
+        event.outcomes, event.status = outcomes, status
+        event.revision += 1
+        event.todo = None
+        return True
+
+    def _counted(self, event: Event, made: list[Delivery]) -> list[Tally]:
+        now = self._store.clock()
+        failed = sum(delivery.status == "failed" for delivery in made)
+        unwanted = bool(made) and all(delivery.status == "filtered" for delivery in made)
+        adds = {"failed": failed} if failed else {}
+        tallies = []
+        if failed:
+            tallies.append(day_tally(event.user_id, event.source_id, now, failed=failed))
+        if unwanted:
+            adds["filtered"] = 1
+        if adds:
+            tallies.append(hour_tally(event.user_id, now, **adds))
+        return tallies
+
+    @staticmethod
+    def _claimed(made: list[Delivery]) -> list[Delivery]:
+        return [delivery for delivery in made if delivery.claim is not None]
+
+    def _now(self) -> int:
+        return int(self._store.clock() * 1000)
+
+
+def _unchanged(event: Event) -> Condition:
+    revision = attr("revision")
+    return revision == event.revision if event.revision else (revision.absent() | (revision == 0))
+
+
+def _wanted(connection: Connection, webhook: Webhook) -> tuple[DeliveryStatus, str | None]:
+    try:
+        passed = stored_filter(connection.filters)(webhook)
+    except Exception as error:  # noqa: BLE001 - whatever it is, only this delivery fails
+        log.warning("the filter of %s failed: %s", connection.connection_id, error)
+        return "failed", f"the filter failed: {error}"[:300]
+    return ("pending", None) if passed else ("filtered", None)
+
+
+def delivery_id(event_id: str, connection_id: str, replay_id: str | None) -> str:
+    """The same for the same event, connection and replay, so that none is made twice."""
+    told = f"{event_id} {connection_id} {replay_id or ''}".encode()
+    return "dlv_" + base64.urlsafe_b64encode(sha256(told).digest()[:15]).decode()

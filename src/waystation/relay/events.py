@@ -1,0 +1,89 @@
+"""Reading events: lists newest first, and one with everything that became of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from waystation.errors import InvalidInput, NotFound
+from waystation.relay.replays import events_query
+from waystation.relay.tables import Attempt, Delivery, Event, EventStatus
+from waystation.store import key_of, partition
+
+if TYPE_CHECKING:
+    from waystation.patterns.cursors import Cursors
+    from waystation.store import Store
+
+MAX_LIMIT = 100
+LAST_MS = 9_999_999_999_999
+_MOST_PARTS = 5_000
+
+
+class Events:
+    def __init__(self, store: Store, cursors: Cursors) -> None:
+        self._store = store
+        self._cursors = cursors
+
+    async def page(
+        self,
+        source_id: str,
+        *,
+        status: EventStatus | None,
+        from_ms: int,
+        to_ms: int,
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[Event], str | None]:
+        """Up to `limit` events, and the cursor for those after them, if there are any."""
+        scope = f"events {source_id} {status} {from_ms} {to_ms}"
+        after = None if cursor is None else self._cursors.open(cursor, scope)
+        query = events_query(source_id, status, from_ms, to_ms)
+        found: list[Event] = []
+        while len(found) <= limit:
+            page = await self._store.query(
+                query, limit=limit + 1 - len(found), after=after, reverse=True
+            )
+            found += page.items
+            after = page.cursor
+            if after is None:
+                break
+        shown = found[:limit]
+        if len(found) <= limit:
+            return shown, None
+        return shown, self._cursors.seal(self._store.cursor(query, shown[-1]), scope)
+
+    async def get(self, user_id: str, event_id: str) -> Event:
+        if 0 < len(event_id) <= 64 and "#" not in event_id:
+            page = await self._store.query(Event.query(event_id, index="GSI1"))
+            for event in page.items:
+                current = await self._store.get(key_of(event))  # the index may lag
+                if current is not None and current.user_id == user_id:
+                    return current
+        raise NotFound("there is no such event")
+
+    async def parts(self, event: Event) -> tuple[list[Delivery], list[Attempt]]:
+        """An event's deliveries and attempts."""
+        deliveries: list[Delivery] = []
+        attempts: list[Attempt] = []
+        async for item in self._store.iterate(partition([Delivery, Attempt], event.event_id)):
+            if isinstance(item, Delivery):
+                deliveries.append(item)
+            elif isinstance(item, Attempt):
+                attempts.append(item)
+            if len(deliveries) + len(attempts) >= _MOST_PARTS:
+                break
+        return deliveries, attempts
+
+
+def milliseconds(text: str | None, field: str, default: int) -> int:
+    """A time that a caller gave, ISO 8601; without a zone it is UTC."""
+    if text is None:
+        return default
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        found = int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInput(field, "a time such as 2026-01-31T12:00:00Z") from None
+    return min(LAST_MS, max(0, found))

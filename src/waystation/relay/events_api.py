@@ -1,0 +1,228 @@
+"""Routes of events, replays, the tail, analytics and usage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+from msgspec import Meta
+
+from waystation.accounts.service import Accounts, Principal
+from waystation.errors import InvalidInput
+from waystation.relay import usage
+from waystation.relay.events import LAST_MS, MAX_LIMIT, Events, milliseconds
+from waystation.relay.replays import MAX_IDS, Replays
+from waystation.relay.service import Relay
+from waystation.relay.stats import Overview, Period  # noqa: TC001
+from waystation.relay.tables import EventStatus
+from waystation.relay.tail import Tails
+from waystation.relay.views import (
+    DeliveryView,
+    EventDetail,
+    EventSummary,
+    ReplayView,
+    delivery_view,
+    event_detail,
+    event_summary,
+    event_view,
+    replay_view,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator
+
+AnyRequest = Request[Principal, None, State]
+RelayService = NamedDependency[Relay]
+EventService = NamedDependency[Events]
+ReplayService = NamedDependency[Replays]
+TailService = NamedDependency[Tails]
+Time = Annotated[str | None, QueryParameter(max_length=40)]
+Ids = Annotated[list[str], Meta(max_length=100)]
+
+
+class EventList(msgspec.Struct):
+    data: list[EventSummary]
+    cursor: str | None
+    has_more: bool
+
+
+class ReplayOne(msgspec.Struct, forbid_unknown_fields=True):
+    connection_ids: Ids = []
+
+
+class ReplayedOne(msgspec.Struct):
+    id: str
+    deliveries: list[DeliveryView]
+
+
+class ReplayMany(
+    msgspec.Struct, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}
+):
+    source_id: str
+    status: EventStatus | None = None
+    since: str | None = None
+    until: str | None = None
+    event_ids: Annotated[list[str], Meta(max_length=MAX_IDS)] = []
+    connection_ids: Ids = []
+
+
+class RelayController(Controller):
+    """What has come in, by source, and how it went."""
+
+    path = "/v1"
+    tags = ("Relay",)
+
+    @get("/sources/{source_id:str}/events", summary="A source's events, newest first")
+    async def list_events(
+        self,
+        source_id: FromPath[str],
+        request: AnyRequest,
+        relay: RelayService,
+        events: EventService,
+        status: Annotated[EventStatus | None, QueryParameter()] = None,
+        since: Annotated[str | None, QueryParameter(name="from", max_length=40)] = None,
+        until: Annotated[str | None, QueryParameter(name="to", max_length=40)] = None,
+        limit: Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT)] = 50,
+        cursor: Annotated[str | None, QueryParameter(max_length=2000)] = None,
+    ) -> EventList:
+        source = await relay.sources.get(request.user.user_id, source_id)
+        first, last = _between(since, until, LAST_MS)
+        found, more = await events.page(
+            source.source_id,
+            status=status,
+            from_ms=first,
+            to_ms=last,
+            limit=limit,
+            cursor=cursor,
+        )
+        return EventList([event_summary(event) for event in found], more, more is not None)
+
+    @get("/analytics/overview", summary="What events did lately")
+    async def overview(
+        self,
+        request: AnyRequest,
+        relay: RelayService,
+        period: Annotated[Period, QueryParameter()] = "24h",
+    ) -> Overview:
+        return await relay.statistics.overview(request.user.user_id, period)
+
+    @get("/usage", summary="This month's usage, and what the plan has")
+    async def show_usage(
+        self,
+        request: AnyRequest,
+        relay: RelayService,
+        accounts: NamedDependency[Accounts],
+    ) -> usage.Usage:
+        user = await accounts.get(request.user.user_id)
+        return usage.shown(user, relay.store.clock())
+
+    @get("/replays/{replay_id:str}", summary="How far a bulk replay has come")
+    async def show_replay(
+        self, replay_id: FromPath[str], request: AnyRequest, replays: ReplayService
+    ) -> ReplayView:
+        return replay_view(await replays.get(request.user.user_id, replay_id))
+
+
+class EventController(Controller):
+    """Single events, replays and the tail."""
+
+    path = "/v1/events"
+    tags = ("Relay",)
+
+    @get("/tail", summary="New events as they come, as server-sent events")
+    async def tail(
+        self,
+        request: AnyRequest,
+        relay: RelayService,
+        tails: TailService,
+        source_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
+        since: Annotated[str | None, QueryParameter(max_length=40)] = None,
+        last_event_id: Annotated[
+            str | None, HeaderParameter(name="Last-Event-ID", max_length=40)
+        ] = None,
+    ) -> ServerSentEvent:
+        """Go on with `Last-Event-ID` after a reconnect: some events may come again, none is left
+        out. `since` is a time."""
+        user_id = request.user.user_id
+        if source_id is not None:
+            await relay.sources.get(user_id, source_id)
+        if last_event_id is not None:
+            if not last_event_id.isdecimal() or len(last_event_id) > 13:
+                raise InvalidInput("Last-Event-ID", "this is not an id of this stream")
+            start = int(last_event_id)
+        else:
+            start = milliseconds(since, "since", -1)
+        bell = tails.enter(user_id)
+        return ServerSentEvent(
+            _messages(tails, user_id, source_id, None if start < 0 else start, bell)
+        )
+
+    @get("/{event_id:str}", summary="An event with its deliveries and their attempts")
+    async def show(
+        self, event_id: FromPath[str], request: AnyRequest, events: EventService
+    ) -> EventDetail:
+        event = await events.get(request.user.user_id, event_id)
+        return event_detail(event, *await events.parts(event))
+
+    @post("/{event_id:str}/replay", status_code=202, summary="Deliver an event once more")
+    async def replay(
+        self,
+        event_id: FromPath[str],
+        data: JSONBody[ReplayOne],
+        request: AnyRequest,
+        events: EventService,
+        replays: ReplayService,
+    ) -> ReplayedOne:
+        event = await events.get(request.user.user_id, event_id)
+        replay_id, made = await replays.one(event, data.connection_ids)
+        return ReplayedOne(replay_id, [delivery_view(delivery, []) for delivery in made])
+
+    @post("/replay", status_code=202, summary="Deliver many events once more, in the background")
+    async def replay_many(
+        self,
+        data: JSONBody[ReplayMany],
+        request: AnyRequest,
+        relay: RelayService,
+        replays: ReplayService,
+    ) -> ReplayView:
+        user_id = request.user.user_id
+        source = await relay.sources.get(user_id, data.source_id)
+        first, last = _between(data.since, data.until, int(relay.store.clock() * 1000))
+        replay = await replays.begin(
+            user_id,
+            source.source_id,
+            status=data.status,
+            from_ms=first,
+            to_ms=last,
+            event_ids=list(dict.fromkeys(data.event_ids)),
+            connection_ids=data.connection_ids,
+        )
+        return replay_view(replay)
+
+
+async def _messages(
+    tails: Tails, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event
+) -> AsyncIterator[ServerSentEventMessage]:
+    yield ServerSentEventMessage(comment="events follow")
+    async for event in tails.follow(user_id, source_id, since, bell):
+        if event is None:
+            yield ServerSentEventMessage(comment="still here")
+        else:
+            yield ServerSentEventMessage(
+                event="event",
+                id=event.received_at,
+                data=msgspec.json.encode(event_view(event)).decode(),
+            )
+
+
+def _between(since: str | None, until: str | None, latest: int) -> tuple[int, int]:
+    first, last = milliseconds(since, "from", 0), milliseconds(until, "to", latest)
+    if first > last:
+        raise InvalidInput("from", "it is after to")
+    return first, last

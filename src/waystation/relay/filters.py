@@ -1,0 +1,196 @@
+"""Filters: which webhooks a connection wants.
+
+Rules are compiled once, when a connection is written; what does not compile is refused there.
+Regular expressions run on RE2, whose time grows with the text only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import re2
+
+from waystation.errors import InvalidInput
+from waystation.relay.paths import Parts, Webhook, checked
+
+MAX_RULES = 100
+MAX_DEPTH = 8
+_MAX_PATTERN = 1_000
+_MAX_OPTIONS = 500
+_REGEX_MEMORY = 1 << 20
+
+Filter = Callable[[Webhook], bool]
+Test = Callable[[Any], bool]
+
+
+def compile_filter(rules: object, field: str = "filters") -> Filter:
+    """The filter that rules describe, or a refusal that names the part that is wrong."""
+    return _Compiler().group(rules, field, 0)
+
+
+@lru_cache(maxsize=4096)
+def stored_filter(text: str | None) -> Filter:
+    """The filter of a connection, from its stored JSON."""
+    return _everything if text is None else compile_filter(msgspec.json.decode(text))
+
+
+def _everything(webhook: Webhook) -> bool:
+    return True
+
+
+class _Compiler:
+    def __init__(self) -> None:
+        self._rules = 0
+
+    def group(self, rules: object, field: str, depth: int) -> Filter:
+        if depth > MAX_DEPTH:
+            raise InvalidInput(field, f"groups are nested at most {MAX_DEPTH} deep")
+        if isinstance(rules, list):
+            return self._all(rules, field, depth)
+        if not isinstance(rules, dict):
+            raise InvalidInput(field, "a rule, a list of rules, or all, any or not")
+        kinds = rules.keys() & {"all", "any", "not"}
+        if not kinds:
+            return self._rule(rules, field)
+        if len(rules) != 1:
+            raise InvalidInput(field, "all, any and not stand alone")
+        kind = kinds.pop()
+        inside = f"{field}.{kind}"
+        if kind == "not":
+            inner = self.group(rules["not"], inside, depth + 1)
+            return lambda webhook: not inner(webhook)
+        if not isinstance(rules[kind], list):
+            raise InvalidInput(inside, "a list of rules")
+        if kind == "all":
+            return self._all(rules["all"], inside, depth)
+        parts = self._parts(rules["any"], inside, depth)
+        return lambda webhook: any(part(webhook) for part in parts)
+
+    def _all(self, rules: list[object], field: str, depth: int) -> Filter:
+        parts = self._parts(rules, field, depth)
+        return lambda webhook: all(part(webhook) for part in parts)
+
+    def _parts(self, rules: list[object], field: str, depth: int) -> list[Filter]:
+        return [self.group(rule, f"{field}[{n}]", depth + 1) for n, rule in enumerate(rules)]
+
+    def _rule(self, rule: dict[str, object], field: str) -> Filter:
+        self._rules += 1
+        if self._rules > MAX_RULES:
+            raise InvalidInput(field, f"a filter has at most {MAX_RULES} rules")
+        if unknown := rule.keys() - {"path", "operator", "value"}:
+            raise InvalidInput(f"{field}.{min(unknown)}", "a rule has path, operator and value")
+        parts = checked(rule.get("path"), f"{field}.path")
+        operator = rule.get("operator")
+        if operator in ("exists", "not_exists"):
+            wanted = operator == "exists"
+            return lambda webhook: bool(webhook.find(parts)) is wanted
+        if not isinstance(operator, str) or operator not in OPERATORS:
+            names = ", ".join([*OPERATORS, "exists", "not_exists"])
+            raise InvalidInput(f"{field}.operator", f"one of {names}")
+        if "value" not in rule:
+            raise InvalidInput(f"{field}.value", f"{operator} needs a value")
+        return _some_or_none(parts, operator, OPERATORS[operator](rule["value"], f"{field}.value"))
+
+
+def _some_or_none(parts: Parts, operator: str, test: Test) -> Filter:
+    """Of several values at a path one must pass; with a negation, none may match."""
+    if operator.startswith("not_"):
+        return lambda webhook: not any(test(value) for value in webhook.find(parts))
+    return lambda webhook: any(test(value) for value in webhook.find(parts))
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equality as JSON has it: true is not 1."""
+    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def _equals(wanted: Any, field: str) -> Test:
+    return lambda value: _same(value, wanted)
+
+
+def _in(wanted: Any, field: str) -> Test:
+    if not isinstance(wanted, list) or len(wanted) > _MAX_OPTIONS:
+        raise InvalidInput(field, f"a list of at most {_MAX_OPTIONS} values")
+    return lambda value: any(_same(value, option) for option in wanted)
+
+
+def _contains(wanted: Any, field: str) -> Test:
+    def test(value: Any) -> bool:
+        if isinstance(value, str):
+            return isinstance(wanted, str) and wanted in value
+        if isinstance(value, list):
+            return any(_same(member, wanted) for member in value)
+        return isinstance(value, dict) and isinstance(wanted, str) and wanted in value
+
+    return test
+
+
+def _text(wanted: Any, field: str) -> str:
+    if not isinstance(wanted, str):
+        raise InvalidInput(field, "a text")
+    return wanted
+
+
+def _starts_with(wanted: Any, field: str) -> Test:
+    prefix = _text(wanted, field)
+    return lambda value: isinstance(value, str) and value.startswith(prefix)
+
+
+def _ends_with(wanted: Any, field: str) -> Test:
+    suffix = _text(wanted, field)
+    return lambda value: isinstance(value, str) and value.endswith(suffix)
+
+
+def _regex(wanted: Any, field: str) -> Test:
+    pattern = _text(wanted, field)
+    if len(pattern) > _MAX_PATTERN:
+        raise InvalidInput(field, f"a regex has at most {_MAX_PATTERN} characters")
+    options = re2.Options()
+    options.max_mem = _REGEX_MEMORY
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        raise InvalidInput(field, f"this is not a regex: {_told(error)}") from None
+    return lambda value: isinstance(value, str) and compiled.search(value) is not None
+
+
+def _told(error: Exception) -> str:
+    first = error.args[0] if error.args else "it does not compile"
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, str], Test]:
+    def made(wanted: Any, field: str) -> Test:
+        if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
+            raise InvalidInput(field, "a number or a text")
+        numeric = not isinstance(wanted, str)
+
+        def test(value: Any) -> bool:
+            if isinstance(value, bool):
+                return False
+            fits = isinstance(value, int | float) if numeric else isinstance(value, str)
+            return fits and compare(value, wanted)
+
+        return test
+
+    return made
+
+
+OPERATORS: dict[str, Callable[[Any, str], Test]] = {
+    "equals": _equals,
+    "not_equals": _equals,
+    "in": _in,
+    "contains": _contains,
+    "not_contains": _contains,
+    "starts_with": _starts_with,
+    "ends_with": _ends_with,
+    "regex": _regex,
+    "gt": _ordered(lambda a, b: a > b),
+    "gte": _ordered(lambda a, b: a >= b),
+    "lt": _ordered(lambda a, b: a < b),
+    "lte": _ordered(lambda a, b: a <= b),
+}

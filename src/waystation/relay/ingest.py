@@ -1,0 +1,169 @@
+"""The door that webhooks come in by: any method, any body, checked before it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from waystation.errors import NotFound, Unauthenticated
+from waystation.relay import signatures
+from waystation.relay.directory import ALERTS_PROVIDER, Known
+from waystation.relay.paths import Webhook
+from waystation.relay.signatures import Arrival
+
+if TYPE_CHECKING:
+    from waystation.relay.egress import Egress
+    from waystation.relay.service import Relay
+
+MAX_BODY = 256 * 1024
+_SOURCE_ID = re.compile(r"[\w-]{1,64}")
+_MAX_PATH = 1_000
+_MAX_CHALLENGE = 1_000
+_PAYPAL_HOSTS = frozenset({"api.paypal.com", "api.sandbox.paypal.com"})
+_CERTIFICATES = 100
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the sender gets: its receipt as JSON, or a challenge as text."""
+
+    body: bytes
+    content_type: bytes = b"application/json"
+
+
+class Ingest:
+    """Takes requests as they came, without knowing about ASGI."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._certificates = Certificates(relay.egress)
+
+    async def take(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: dict[str, str],
+        body: bytes,
+        sender: str,
+        base_url: str,
+    ) -> Answer:
+        """`path` is what follows `/in/`. Refusals are raised."""
+        source_id, _, rest = path.partition("/")
+        known = await self._relay.directory.source(source_id) if _is_id(source_id) else None
+        if known is None or known.source.status != "active" or len(rest) > _MAX_PATH:
+            raise NotFound("there is no such source, or it is paused")
+        if known.source.provider == ALERTS_PROVIDER:
+            raise NotFound("this source is ours alone")
+        self._relay.admit(known)
+        webhook = Webhook(body, headers, query, method, f"/{rest}" if rest else "")
+        if (text := hub_challenge(known, webhook)) is not None:
+            return Answer(text.encode(), b"text/plain; charset=utf-8")
+        await self._check(known, webhook, f"{base_url}/in/{source_id}")
+        if (answer := provider_challenge(known.source.provider, webhook)) is not None:
+            return answer
+        receipt = await self._relay.receive(known, webhook, sender)
+        return Answer(msgspec.json.encode(receipt))
+
+    async def _check(self, known: Known, webhook: Webhook, url: str) -> None:
+        source = known.source
+        if known.check is None or (source.provider == "intercom" and webhook.method == "HEAD"):
+            return
+        signed_url = (source.public_url or url) + webhook.path
+        if webhook.query_string:
+            signed_url += f"?{webhook.query_string}"
+        arrival = Arrival(
+            webhook.method, signed_url, webhook.headers, webhook.content, self._relay.store.clock()
+        )
+        if source.provider == "paypal":
+            good = await self._from_paypal(known, arrival)
+        else:
+            good = known.signed(arrival)
+        if not good:
+            raise Unauthenticated("the signature is missing, wrong or too old")
+
+    async def _from_paypal(self, known: Known, arrival: Arrival) -> bool:
+        certificate = await self._certificates.get(arrival.header("paypal-cert-url"))
+        if certificate is None:
+            return False
+        return any(signatures.paypal(arrival, id_, certificate) for id_ in known.secrets)
+
+
+def _is_id(text: str) -> bool:
+    return _SOURCE_ID.fullmatch(text) is not None and text.isascii()
+
+
+class _Challenge(msgspec.Struct):
+    type: str
+    challenge: str
+
+
+def provider_challenge(provider: str, webhook: Webhook) -> Answer | None:
+    """The answer to a provider that asks whether we are there, after its signature was checked."""
+    if provider == "intercom" and webhook.method == "HEAD":
+        return Answer(b"")
+    if provider != "slack" or b"url_verification" not in webhook.content:
+        return None
+    try:
+        asked = msgspec.json.decode(webhook.content, type=_Challenge)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if asked.type != "url_verification":
+        return None
+    return Answer(msgspec.json.encode({"challenge": asked.challenge[:_MAX_CHALLENGE]}))
+
+
+def hub_challenge(known: Known, webhook: Webhook) -> str | None:
+    """What a WebSub or Meta subscription wants echoed, if its token is one of the secrets."""
+    if webhook.method != "GET" or known.source.provider != "custom" or not known.secrets:
+        return None
+    if "hub.challenge" not in webhook.query_string:
+        return None
+    asked = parse_qs(webhook.query_string, max_num_fields=20)
+    token = asked.get("hub.verify_token", [""])[0]
+    right = [signatures.same(token, secret) for secret in known.secrets]
+    if asked.get("hub.mode") != ["subscribe"] or not any(right):
+        return None
+    return asked["hub.challenge"][0][:_MAX_CHALLENGE]
+
+
+class Certificates:
+    """PayPal's certificates, from PayPal's own hosts only, fetched once each."""
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+        self._fetched: OrderedDict[str, bytes] = OrderedDict()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def get(self, url: str) -> bytes | None:
+        if not _is_paypals(url):
+            return None
+        if url not in self._fetched:
+            async with self._one_at_a_time:
+                if url not in self._fetched:
+                    try:
+                        self._fetched[url] = await self._egress.fetch(url)
+                    except OSError:
+                        return None
+                if len(self._fetched) > _CERTIFICATES:
+                    self._fetched.popitem(last=False)
+        return self._fetched.get(url)
+
+
+def _is_paypals(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port: Any = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme == "https"
+        and parts.netloc in _PAYPAL_HOSTS
+        and port is None
+        and parts.path.startswith("/v1/notifications/certs/")
+        and len(url) < 300
+    )

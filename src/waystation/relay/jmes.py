@@ -1,0 +1,114 @@
+"""JMESPath with bounds.
+
+An expression is refused when what it could make of its input grows too far, and stopped when it
+takes too many steps: a few characters such as `[@,@]|[@,@]|…` would otherwise fill the memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jmespath
+import msgspec
+from jmespath.exceptions import JMESPathError
+from jmespath.parser import Parser
+from jmespath.visitor import TreeInterpreter
+
+MAX_EXPRESSION = 2_000
+_MAX_STEPS = 50_000
+_MAX_GROWTH = 1_000
+_MAX_SPELT_OUT = 8
+"""Growth of what is written out or compared as a whole, rather than referred to."""
+
+_MAX_GLUE = 16
+_ONE_TO_ONE = (1, 0)
+_WRITTEN = frozenset({"to_string", "join"})
+
+
+class TooMuch(ValueError):
+    """The expression would do more than it may."""
+
+
+@lru_cache(maxsize=1024)
+def compile_expression(text: str) -> dict[str, Any]:
+    """A parsed expression; ValueError says what is wrong with it."""
+    if not 0 < len(text) <= MAX_EXPRESSION:
+        raise ValueError(f"an expression has 1 to {MAX_EXPRESSION} characters")
+    try:
+        parsed: Any = Parser().parse(text).parsed
+    except (JMESPathError, RecursionError) as error:
+        raise ValueError(f"this is not JMESPath: {str(error).splitlines()[0]}") from None
+    if _growth(parsed)[0] > _MAX_GROWTH:
+        raise TooMuch("it repeats its input too often")
+    tree: dict[str, Any] = parsed
+    return tree
+
+
+def search(text: str, value: Any) -> Any:
+    """What an expression finds; ValueError when it fails."""
+    try:
+        return _Stepping(jmespath.Options()).visit(compile_expression(text), value)
+    except (JMESPathError, RecursionError, TypeError) as error:
+        raise ValueError(f"jmespath: {error}") from None
+
+
+class _Stepping(TreeInterpreter):
+    """An interpreter that stops after so many steps."""
+
+    def __init__(self, options: jmespath.Options) -> None:
+        super().__init__(options)
+        self._steps = 0
+
+    def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise TooMuch("jmespath: it takes too many steps")
+        return super().visit(node, *args, **kwargs)
+
+
+def _growth(node: dict[str, Any]) -> tuple[int, int]:
+    """How large a result can get: so many times its input, and so much more."""
+    kind = node["type"]
+    parts = [_growth(child) for child in node.get("children", [])]
+    if kind == "literal":
+        return 0, len(msgspec.json.encode(node["value"]))
+    if kind in ("multi_select_list", "multi_select_dict"):
+        return sum(a for a, _ in parts), sum(b for _, b in parts) + 2 * len(parts)
+    if kind in ("projection", "value_projection", "filter_projection"):
+        return _for_each(parts[0], parts[1])
+    if kind in ("pipe", "subexpression", "index_expression"):
+        (a, b), (c, d) = parts
+        return a * c, b * c + d
+    if kind == "comparator":
+        _spelt_out(parts)
+        return 0, 5
+    if kind == "function_expression":
+        return _function(node, parts)
+    if not parts:
+        return _ONE_TO_ONE
+    return max(a for a, _ in parts), max(b for _, b in parts)
+
+
+def _for_each(listed: tuple[int, int], made: tuple[int, int]) -> tuple[int, int]:
+    each = max(1, made[0] + made[1])  # an element has at least one character
+    return listed[0] * each, listed[1] * each
+
+
+def _function(node: dict[str, Any], parts: list[tuple[int, int]]) -> tuple[int, int]:
+    name = node["value"]
+    if name == "map" and len(parts) == 2:
+        return _for_each(parts[1], parts[0])
+    if name in _WRITTEN:
+        _spelt_out(parts)
+    if name == "join":
+        glue = node["children"][0] if node["children"] else {}
+        if glue.get("type") != "literal" or len(str(glue.get("value"))) > _MAX_GLUE:
+            raise TooMuch(f"join takes a literal of at most {_MAX_GLUE} characters")
+        return _MAX_GLUE * sum(a for a, _ in parts), sum(b for _, b in parts) * _MAX_GLUE
+    return max(1, sum(a for a, _ in parts)), sum(b for _, b in parts)
+
+
+def _spelt_out(parts: list[tuple[int, int]]) -> None:
+    if any(a > _MAX_SPELT_OUT for a, _ in parts):
+        raise TooMuch("what is compared or made a text repeats its input too often")

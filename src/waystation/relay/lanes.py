@@ -1,0 +1,116 @@
+"""Lanes: how much of a connection's work this process may do at once.
+
+Each connection has its own lane, so that a slow or broken endpoint holds up nobody else. A lane
+that is full, rate-limited or broken leaves its deliveries in the table, however many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waystation.errors import TooManyRequests
+from waystation.patterns.ratelimits import Limit, LocalLimiter
+from waystation.relay.connections import RateLimit
+
+if TYPE_CHECKING:
+    from waystation.clock import Clock
+    from waystation.relay.tables import Connection
+
+MOST_AT_ONCE = 1_000
+BREAK_AFTER = 10
+"""Failures in a row after which an endpoint is only tried now and then."""
+
+_FIRST_PAUSE = 30.0
+_LONGEST_PAUSE = 600.0
+_MOST_IDLE = 50_000
+
+
+class Lane:
+    """What this process is doing for one connection. Times are the clock's seconds."""
+
+    __slots__ = ("backlog", "blocked_until", "failures", "freed", "running")
+
+    def __init__(self, failures: int) -> None:
+        self.running = 0
+        self.backlog = False
+        self.failures = failures
+        self.blocked_until = 0.0
+        self.freed = asyncio.Event()
+
+    @property
+    def broken(self) -> bool:
+        return self.failures >= BREAK_AFTER
+
+    def room(self, connection: Connection) -> int:
+        return (1 if self.broken else connection.concurrency) - self.running
+
+
+class Lanes:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lanes: dict[str, Lane] = {}
+        self._limiter = LocalLimiter(clock)
+        self.running = 0
+
+    def of(self, connection: Connection) -> Lane:
+        lane = self._lanes.get(connection.connection_id)
+        if lane is None:
+            if len(self._lanes) > _MOST_IDLE:
+                self._forget_idle()
+            lane = self._lanes[connection.connection_id] = Lane(connection.failure_streak)
+        return lane
+
+    def reserve(self, connection: Connection) -> bool:
+        """Take a place in the lane, if there is one."""
+        lane = self.of(connection)
+        now = self._clock()
+        if lane.blocked_until > now or self.running >= MOST_AT_ONCE:
+            return False
+        if lane.room(connection) <= 0:
+            return False
+        if connection.rate_limit is not None:
+            limit = msgspec.json.decode(connection.rate_limit, type=RateLimit)
+            try:
+                self._limiter.take(connection.connection_id, Limit(limit.count, limit.seconds))
+            except TooManyRequests as refused:
+                lane.blocked_until = now + refused.retry_after
+                return False
+        lane.running += 1
+        self.running += 1
+        return True
+
+    def release(self, connection_id: str) -> bool:
+        """Give a place back; whether deliveries wait for it."""
+        lane = self._lanes[connection_id]
+        lane.running -= 1
+        self.running -= 1
+        lane.freed.set()
+        return lane.backlog
+
+    def succeeded(self, connection_id: str) -> None:
+        lane = self._lanes[connection_id]
+        lane.failures = 0
+        lane.blocked_until = 0.0
+
+    def failed(self, connection_id: str) -> None:
+        """Count a failure. After some in a row the lane rests, longer and longer."""
+        lane = self._lanes[connection_id]
+        lane.failures += 1
+        if lane.broken:
+            pause = _FIRST_PAUSE * 2 ** min(10, lane.failures - BREAK_AFTER)
+            lane.blocked_until = self._clock() + min(_LONGEST_PAUSE, pause)
+
+    def reset(self, connection_id: str) -> None:
+        """Somebody has seen to the endpoint: try it as if nothing had been."""
+        lane = self._lanes.get(connection_id)
+        if lane is not None:
+            lane.failures = 0
+            lane.blocked_until = 0.0
+
+    def _forget_idle(self) -> None:
+        idle = [key for key, lane in self._lanes.items() if not lane.running and not lane.failures]
+        for key in idle:
+            del self._lanes[key]

@@ -1,0 +1,216 @@
+"""The ledger: an account's writes, many in one transaction, with their counters.
+
+Every event changes the same few counters: the month's usage, the source's total, the hour's
+statistics. One transaction per event would make all of them wait for each other. So whatever an
+account wants to write while a transaction is under way goes together into the next one, and each
+counter is changed once, by the sum. Counters and events are in one transaction all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.errors import CancellationReason, Overloaded, TransactionCancelled
+from waystation.store import Condition, Update, add, key_of, set_if_absent, set_to
+from waystation.store.actions import Put
+from waystation.store.spec import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waystation.store import Store
+    from waystation.store.actions import Action
+
+_MOST_ACTIONS = 90
+_MOST_BYTES = 3 * 1024 * 1024
+_MOST_WAITING = 5_000
+
+
+class Tally(msgspec.Struct, kw_only=True, gc=False):
+    """Additions to one item's counters. Those of many entries become one update.
+
+    `when` makes the update's condition of the sums; `defaults` complete an item that is new.
+    """
+
+    key: Key[Any]
+    adds: dict[str, int]
+    sets: dict[str, object] = msgspec.field(default_factory=dict)
+    defaults: dict[str, object] = msgspec.field(default_factory=dict)
+    when: Callable[[dict[str, int]], Condition] | None = None
+
+    def merged(self, other: Tally) -> Tally:
+        adds = dict(self.adds)
+        for field, number in other.adds.items():
+            adds[field] = adds.get(field, 0) + number
+        return Tally(
+            key=self.key,
+            adds=adds,
+            sets=self.sets | other.sets,
+            defaults=self.defaults | other.defaults,
+            when=self.when or other.when,
+        )
+
+    def action(self) -> Update[Any]:
+        added = self.adds.items()  # what is set in the same batch wins over what is added
+        changes = [add(field, number) for field, number in added if field not in self.sets]
+        changes += [set_to(field, value) for field, value in self.sets.items()]
+        changes += [set_if_absent(field, value) for field, value in self.defaults.items()]
+        return Update(self.key, *changes, when=self.when(self.adds) if self.when else None)
+
+
+class _Entry:
+    __slots__ = ("actions", "done", "keys", "size", "tallies")
+
+    def __init__(self, actions: Sequence[Action], tallies: Sequence[Tally], size: int) -> None:
+        self.actions = actions
+        self.tallies = tallies
+        self.size = size
+        self.keys = [_place(action) for action in actions]
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if self.done.done():
+            return  # whoever waited has gone
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+class _Line:
+    __slots__ = ("busy", "waiting")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.waiting: deque[_Entry] = deque()
+
+
+class Ledger:
+    """Writes for accounts, one transaction at a time for each of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lines: dict[str, _Line] = {}
+        self._runners: set[asyncio.Task[None]] = set()
+
+    async def write(
+        self, account: str, actions: Sequence[Action], tallies: Sequence[Tally], size: int = 0
+    ) -> None:
+        """Write all of it or none; durable when this returns.
+
+        TransactionCancelled has the reasons of these actions, and then of these tallies.
+        """
+        line = self._lines.setdefault(account, _Line())
+        if len(line.waiting) >= _MOST_WAITING:
+            raise Overloaded("too much is waiting to be written", retry_after=1.0)
+        entry = _Entry(actions, tallies, size)
+        line.waiting.append(entry)
+        if not line.busy:
+            line.busy = True
+            runner = asyncio.create_task(self._run(account, line))
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+        await entry.done
+
+    async def _run(self, account: str, line: _Line) -> None:
+        try:
+            while line.waiting:
+                batch = _taken(line.waiting)
+                try:
+                    await self._commit(batch)
+                except BaseException as error:
+                    for entry in batch:
+                        entry.finish(error)
+                    if not isinstance(error, Exception):
+                        raise
+        finally:
+            line.busy = False
+            if not line.waiting:
+                self._lines.pop(account, None)
+
+    async def _commit(self, batch: list[_Entry]) -> None:
+        while batch:
+            tallies = _summed(batch)
+            actions = [action for entry in batch for action in entry.actions]
+            actions += [tally.action() for tally in tallies]
+            try:
+                await self._store.transact(*actions)
+            except TransactionCancelled as error:
+                batch = await self._without_refused(batch, tallies, error.reasons)
+            else:
+                for entry in batch:
+                    entry.finish()
+                return
+
+    async def _without_refused(
+        self,
+        batch: list[_Entry],
+        tallies: list[Tally],
+        reasons: Sequence[CancellationReason | None],
+    ) -> list[_Entry]:
+        """Those to try again without the ones that stood in the way."""
+        if len(batch) == 1:
+            batch[0].finish(_own_reasons(batch[0], tallies, reasons))
+            return []
+        kept, at = [], 0
+        for entry in batch:
+            own = reasons[at : at + len(entry.actions)]
+            at += len(entry.actions)
+            if any(own):
+                entry.finish(TransactionCancelled([*own, *[None] * len(entry.tallies)]))
+            else:
+                kept.append(entry)
+        if len(kept) < len(batch):
+            return kept
+        for entry in kept:  # a counter stands in the way: of whom, shows one by one
+            try:
+                await self._commit([entry])
+            except Exception as error:  # noqa: BLE001 - it is the entry's to raise
+                entry.finish(error)
+        return []
+
+
+def _taken(waiting: deque[_Entry]) -> list[_Entry]:
+    """The next entries that fit into one transaction and touch different items."""
+    batch: list[_Entry] = []
+    keys: set[Any] = set()
+    tallied: set[Any] = set()
+    size = 0
+    while waiting:
+        entry = waiting[0]
+        more = tallied | {tally.key for tally in entry.tallies}
+        count = len(keys) + len(entry.keys) + len(more)
+        full = count > _MOST_ACTIONS or size + entry.size > _MOST_BYTES
+        if batch and (full or not keys.isdisjoint(entry.keys)):
+            break
+        batch.append(waiting.popleft())
+        keys.update(entry.keys)
+        tallied = more
+        size += entry.size
+    return batch
+
+
+def _summed(batch: list[_Entry]) -> list[Tally]:
+    sums: dict[Key[Any], Tally] = {}
+    for entry in batch:
+        for tally in entry.tallies:
+            before = sums.get(tally.key)
+            sums[tally.key] = tally if before is None else before.merged(tally)
+    return list(sums.values())
+
+
+def _own_reasons(
+    entry: _Entry, tallies: list[Tally], reasons: Sequence[CancellationReason | None]
+) -> TransactionCancelled:
+    split = len(entry.actions)
+    by_key = {tally.key: reason for tally, reason in zip(tallies, reasons[split:], strict=True)}
+    return TransactionCancelled([*reasons[:split], *(by_key[tally.key] for tally in entry.tallies)])
+
+
+def _place(action: Action) -> Key[Any]:
+    return key_of(action.item) if isinstance(action, Put) else action.key

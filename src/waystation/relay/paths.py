@@ -1,0 +1,159 @@
+"""Places in a webhook: `body.items[*].id`, `headers.x-github-event`, `$.type`.
+
+A path has one meaning for filters, transforms and dedupe fields.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from waystation.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOTS = frozenset({"body", "headers", "query", "method", "path"})
+MAX_PATH = 300
+_MAX_PARTS = 32
+_MAX_FORM_FIELDS = 5_000
+_PART = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,6}|\*)\]")
+_WILD = "*"
+
+Part = str | int
+Parts = tuple[Part, ...]
+
+MISSING: Any = object()
+"""What a path finds where there is nothing."""
+
+
+class Webhook:
+    """A webhook as rules see it. The body is parsed when somebody first looks at it."""
+
+    def __init__(
+        self,
+        content: bytes,
+        headers: dict[str, str],
+        query: str = "",
+        method: str = "POST",
+        path: str = "",
+    ) -> None:
+        self.content = content
+        self.headers = headers
+        self.method = method
+        self.path = path
+        self.query_string = query
+        self._body: Any = MISSING
+
+    @property
+    def body(self) -> Any:
+        """JSON or form fields as values, any other text as text, and None for what is neither."""
+        if self._body is MISSING:
+            self._body = _parsed(self.content, self.headers.get("content-type", ""))
+        return self._body
+
+    def root(self, name: str) -> Any:
+        match name:
+            case "body":
+                return self.body
+            case "headers":
+                return self.headers
+            case "query":
+                return _fields(self.query_string)
+            case "method":
+                return self.method
+            case _:
+                return self.path
+
+    def find(self, parts: Parts) -> list[Any]:
+        """Everything at a path: one value, or as many as its wildcards match."""
+        found = [self.root(str(parts[0]))]
+        for part in parts[1:]:
+            found = list(_step(found, part))
+            if not found:
+                break
+        return found
+
+
+def _parsed(content: bytes, content_type: str) -> Any:
+    kind = content_type.partition(";")[0].strip().lower()
+    try:
+        if kind == "application/x-www-form-urlencoded":
+            return _fields(content.decode())
+        try:
+            return msgspec.json.decode(content)
+        except (msgspec.DecodeError, RecursionError):
+            return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """Form fields. One that comes several times is a list."""
+    found: dict[str, Any] = {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
+    except ValueError:
+        return found
+    for name, value in pairs:
+        if name not in found:
+            found[name] = value
+        elif isinstance(found[name], list):
+            found[name].append(value)
+        else:
+            found[name] = [found[name], value]
+    return found
+
+
+def _step(values: list[Any], part: Part) -> Iterator[Any]:
+    for value in values:
+        if part == _WILD and isinstance(value, list):
+            yield from value
+        elif isinstance(part, int):
+            if isinstance(value, list) and part < len(value):
+                yield value[part]
+        elif isinstance(value, dict) and part in value:
+            yield value[part]
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Parts:
+    """The parts of a path; ValueError says what is wrong with it."""
+    if len(text) > MAX_PATH:
+        raise ValueError(f"a path has at most {MAX_PATH} characters")
+    if text == "$" or text.startswith(("$.", "$[")):
+        text = "body" + text[1:]
+    parts: list[Part] = []
+    at = 0
+    for match in _PART.finditer(text):
+        if match.start() != at:
+            break
+        name, position = match.groups()
+        if name is not None:
+            parts.append(name)
+        else:
+            parts.append(_WILD if position == _WILD else int(position))
+        at = match.end()
+    if at != len(text) or not parts or text.startswith("."):
+        raise ValueError(f"{text!r} is not a path")
+    if parts[0] not in ROOTS:
+        raise ValueError(f"a path starts at {', '.join(sorted(ROOTS))} or $")
+    if parts[0] == "headers" and len(parts) > 1:
+        parts[1] = str(parts[1]).lower()
+    if len(parts) > _MAX_PARTS:
+        raise ValueError(f"a path has at most {_MAX_PARTS} parts")
+    return tuple(parts)
+
+
+def checked(text: object, field: str) -> Parts:
+    """The parts of a path that a user gave, or a refusal that names the field."""
+    if not isinstance(text, str):
+        raise InvalidInput(field, "a path is a text")
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidInput(field, str(error)) from None

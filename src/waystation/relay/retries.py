@@ -1,0 +1,93 @@
+"""When a delivery that failed is tried again."""
+
+from __future__ import annotations
+
+import random
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.errors import InvalidInput
+
+SCHEDULE = (30, 120, 900, 3_600, 14_400, 43_200, 86_400)
+"""Seconds before attempts 2 to 8."""
+
+MAX_ATTEMPTS = 20
+_LONGEST_DELAY = 7 * 86_400
+_LONGEST_RETRY_AFTER = 86_400
+_JITTER = 0.1
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A schedule of one's own: listed delays, or a first delay that grows."""
+
+    schedule: Annotated[
+        list[int] | None, Meta(description="seconds before each further attempt")
+    ] = None
+    strategy: Annotated[
+        Literal["exponential", "linear"] | None, Meta(description="how the first delay grows")
+    ] = None
+    first: Annotated[int, Meta(ge=1, le=_LONGEST_DELAY)] = 30
+    attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] = 8
+
+    def delays(self) -> tuple[int, ...]:
+        if self.schedule is not None:
+            return tuple(self.schedule)
+        if self.strategy is None:
+            return SCHEDULE[: self.attempts - 1]
+        grown = (
+            self.first * (2**n if self.strategy == "exponential" else n + 1)
+            for n in range(self.attempts - 1)
+        )
+        return tuple(min(_LONGEST_DELAY, delay) for delay in grown)
+
+
+def check_retry(retry: Retry) -> None:
+    if retry.schedule is None:
+        if retry.strategy is None and retry.attempts > len(SCHEDULE) + 1:
+            raise InvalidInput("retry.attempts", "more than 8 attempts need a strategy")
+        return
+    if retry.strategy is not None:
+        raise InvalidInput("retry.strategy", "a schedule is listed or calculated, not both")
+    if len(retry.schedule) >= MAX_ATTEMPTS:
+        raise InvalidInput("retry.schedule", f"at most {MAX_ATTEMPTS - 1} delays")
+    if not all(1 <= delay <= _LONGEST_DELAY for delay in retry.schedule):
+        raise InvalidInput("retry.schedule", f"delays of 1 to {_LONGEST_DELAY} seconds")
+
+
+@lru_cache(maxsize=1024)
+def stored_delays(text: str | None) -> tuple[int, ...]:
+    return SCHEDULE if text is None else msgspec.json.decode(text, type=Retry).delays()
+
+
+def next_delay(
+    delays: tuple[int, ...], attempts: int, retry_after: str | None, now: float
+) -> float | None:
+    """Seconds until the next attempt after so many; None when that was the last.
+
+    Never sooner than the schedule, nor than the other side asks, within a day.
+    """
+    if attempts > len(delays):
+        return None
+    asked = min(_LONGEST_RETRY_AFTER, seconds_asked(retry_after, now))
+    wait = max(float(delays[attempts - 1]), asked)
+    return wait * (1 + random.random() * _JITTER)  # noqa: S311 - jitter, not a secret
+
+
+def remaining(delays: tuple[int, ...], attempts: int) -> float:
+    """Seconds that all further attempts may take, on schedule."""
+    return sum(delays[attempts:]) * (1 + _JITTER)
+
+
+def seconds_asked(header: str | None, now: float) -> float:
+    """What a Retry-After header asks for: seconds or a date; 0 for anything else."""
+    text = (header or "").strip()[:100]
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0

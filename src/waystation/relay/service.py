@@ -1,0 +1,202 @@
+"""The relay: takes webhooks in, durably, and hands them on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from waystation.accounts.keys import iso
+from waystation.errors import NotFound, Overloaded, TransactionCancelled
+from waystation.ids import new_id
+from waystation.patterns.ratelimits import Limit, LocalLimiter
+from waystation.relay import usage
+from waystation.relay.billing import OPERATOR
+from waystation.relay.connections import Connections
+from waystation.relay.dedupe import digest_of
+from waystation.relay.deliver import Deliver, InboxSender
+from waystation.relay.directory import Directory, Known
+from waystation.relay.dispatch import RESCUE_MS, Dispatch
+from waystation.relay.egress import Egress, Guard
+from waystation.relay.keyring import Keyring
+from waystation.relay.lanes import Lanes
+from waystation.relay.ledger import Ledger, Tally
+from waystation.relay.sources import Sources
+from waystation.relay.stats import Statistics, day_tally, hour_tally
+from waystation.relay.tables import Event, Seen
+from waystation.relay.wakes import Wakes
+from waystation.store import Put, absent, attr, exists, key_of
+
+if TYPE_CHECKING:
+    from waystation.errors import CancellationReason
+    from waystation.patterns.vault import Vault
+    from waystation.relay.paths import Webhook
+    from waystation.store import Store
+    from waystation.store.actions import Action
+
+log = logging.getLogger(__name__)
+
+_HIDDEN = ("authorization", "proxy-authorization", "cookie")
+_REDACTED = "[redacted]"
+_TRIES = 4
+_encode = msgspec.json.Encoder().encode
+
+HandOver = Callable[[Event], Awaitable[None]]
+Kick = Callable[[str], None]
+
+
+class Receipt(msgspec.Struct):
+    """What a sender is told."""
+
+    id: str
+    status: Literal["received", "duplicate"]
+
+
+class Relay:
+    """Everything about webhooks but HTTP.
+
+    Once an event is durable, `hand_over` gives it to whoever processes it, here or elsewhere, and
+    `heard` tells those who listen. `kick` makes a worker in this process look at something now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        *,
+        networks: list[str],
+        public_url: str | None = None,
+        inbox: InboxSender | None = None,
+    ) -> None:
+        self.store = store
+        self.public_url = public_url
+        self.keyring = Keyring(vault)
+        self.directory = Directory(store, self.keyring)
+        self.egress = Egress(Guard(networks))
+        self.ledger = Ledger(store)
+        self.wakes = Wakes(store)
+        self.lanes = Lanes(store.clock)
+        self.dispatch = Dispatch(store, self.ledger, self.wakes, self.lanes)
+        self.deliver = Deliver(store, self.ledger, self.wakes, self.egress, self.keyring, inbox)
+        self.sources = Sources(store, self.keyring, self.directory, public_url)
+        self.connections = Connections(
+            store, self.keyring, self.directory, self.egress.guard, inboxes=inbox is not None
+        )
+        self.statistics = Statistics(store)
+        self.hand_over: HandOver | None = None
+        self.heard: Callable[[Event], None] | None = None
+        self.kick: Kick | None = None
+        self._limiter = LocalLimiter(store.clock)
+
+    def admit(self, known: Known) -> None:
+        """Count a request against the source's minute; what is refused is not counted."""
+        limit = known.limits.events_per_minute if known.limits else None
+        if limit is not None:
+            self._limiter.take(known.source.source_id, Limit(limit, 60))
+
+    async def receive(self, known: Known, webhook: Webhook, sender: str) -> Receipt:
+        """Write down a webhook that was checked. It is durable when this returns."""
+        digest = digest_of(known.dedupe, known.source.provider, webhook)
+        return await self.record(known, self._event(known, webhook, sender), digest)
+
+    def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
+        now = self.store.clock()
+        headers = webhook.headers
+        if any(name in headers for name in _HIDDEN):
+            headers = headers | {name: _REDACTED for name in _HIDDEN if name in headers}
+        try:
+            text, binary = webhook.content.decode(), None
+        except UnicodeDecodeError:
+            text, binary = "", webhook.content
+        return Event(
+            event_id=new_id("evt"),
+            source_id=known.source.source_id,
+            user_id=known.source.user_id,
+            headers=_encode(headers).decode(),
+            body=text,
+            body_bytes=binary,
+            query_string=webhook.query_string or None,
+            path=webhook.path or None,
+            source_ip=sender,
+            content_type=headers.get("content-type"),
+            method=webhook.method,
+            received_at=int(now * 1000),
+            todo=known.source.source_id,
+            expires_at=int(now) + (known.limits.retention if known.limits else 90 * 86_400),
+        )
+
+    async def record(self, known: Known, event: Event, digest: str | None) -> Receipt:
+        """Write an event with its usage in one transaction, unless it was seen before."""
+        actions: list[Action] = [Put(event)]
+        if digest is not None:
+            expires = event.received_at // 1000 + known.dedupe.window
+            seen = Seen(
+                source_id=event.source_id,
+                digest=digest,
+                event_id=event.event_id,
+                expires_at=expires,
+            )
+            actions.append(Put(seen, when=absent()))
+        await self.wakes.ensure(event.source_id, event.received_at + RESCUE_MS)
+        size = len(event.body) + len(event.body_bytes or b"")
+        for _ in range(_TRIES):
+            try:
+                await self.ledger.write(event.user_id, actions, self._tallies(known, event), size)
+            except TransactionCancelled as error:
+                first = await self._refused(known, error.reasons, len(actions))
+                if first is not None:
+                    return Receipt(first, "duplicate")
+            else:
+                break
+        else:
+            raise Overloaded("the usage of this account changes too fast", retry_after=1.0)
+        if self.heard is not None:
+            self.heard(event)
+        if self.hand_over is not None:
+            await self.hand_over(event)
+        return Receipt(event.event_id, "received")
+
+    def _tallies(self, known: Known, event: Event) -> list[Tally]:
+        now = event.received_at / 1000
+        if known.source.user_id == OPERATOR:
+            return []
+        source = Tally(
+            key=key_of(known.source),
+            adds={"event_count": 1},
+            sets={"last_event_at": iso(now)},
+            when=lambda _: exists() & (attr("status") == "active"),
+        )
+        if known.limits is None:  # our own alerts cost nothing
+            return [source]
+        return [
+            source,
+            usage.usage_tally(event.user_id, known.limits, now),
+            hour_tally(event.user_id, now, received=1),
+            day_tally(event.user_id, event.source_id, now, received=1),
+        ]
+
+    async def _refused(
+        self, known: Known, reasons: list[CancellationReason | None], actions: int
+    ) -> str | None:
+        """The first event's id if this one was seen before; None to try again."""
+        if actions > 1 and (duplicate := reasons[1]) is not None:
+            first = duplicate.item
+            return first.event_id if isinstance(first, Seen) else None
+        source, account = [*reasons[actions : actions + 2], None, None][:2]
+        if source is not None:
+            self.directory.forget(known.source.source_id)
+            raise NotFound("there is no such source, or it is paused")
+        if account is not None:
+            await usage.settle_refusal(self.store, known.source.user_id, account.item)
+        return None
+
+    async def wake(self, name: str) -> None:
+        """Have somebody look at a source, connection or replay now."""
+        await self.wakes.ensure(name, int(self.store.clock() * 1000))
+        if self.kick is not None:
+            self.kick(name)
+
+    async def close(self) -> None:
+        await self.egress.close()

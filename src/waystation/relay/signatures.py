@@ -1,0 +1,329 @@
+"""Who sent a webhook: the signatures of every provider.
+
+A check answers for one secret; a source may have several that are good at once. Whatever a header
+holds, the answer is yes or no, never an exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import zlib
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.parse import parse_qs, parse_qsl, urlsplit, urlunsplit
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from waystation.relay import standard
+
+Algorithm = Literal["sha1", "sha256", "sha512"]
+_MOST_SIGNATURES = 20
+_MOST_FIELDS = 5_000
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A request as its sender signed it. `url` is the public one, with its query."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    now: float
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name, "")
+
+    def fresh(self, timestamp: str, tolerance: float, *, unit: float = 1.0) -> bool:
+        """Whether a time is near enough to ours."""
+        if not timestamp.isascii() or not timestamp.isdigit() or len(timestamp) > 15:
+            return False
+        return abs(self.now - int(timestamp) / unit) <= tolerance
+
+
+class CustomScheme(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a sender that we do not know signs: an HMAC of the body in a header.
+
+    With a timestamp header, what is signed is the timestamp, a full stop and the body.
+    """
+
+    header: str = "x-signature"
+    algorithm: Algorithm = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+    timestamp_header: str | None = None
+    tolerance: int = 300
+
+
+Check = Callable[[Arrival, str], bool]
+
+
+def _hex(secret: str, content: bytes, algorithm: Algorithm = "sha256") -> str:
+    return hmac.digest(secret.encode(), content, algorithm).hex()
+
+
+def _base64(secret: str, content: bytes, algorithm: Algorithm = "sha256") -> str:
+    return base64.b64encode(hmac.digest(secret.encode(), content, algorithm)).decode()
+
+
+def same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _pairs(header: str, separator: str) -> list[tuple[str, str]]:
+    found = []
+    for part in header.split(separator)[: 2 * _MOST_SIGNATURES]:
+        name, _, value = part.strip().partition("=")
+        found.append((name, value))
+    return found
+
+
+def _timed(arrival: Arrival, header: str, separator: str, names: tuple[str, str]) -> Any:
+    """The timestamp and the signatures of a header such as `t=…,v1=…,v1=…`."""
+    pairs = _pairs(arrival.header(header), separator)
+    stamp = next((value for name, value in pairs if name == names[0]), "")
+    return stamp, [value for name, value in pairs if name == names[1]][:_MOST_SIGNATURES]
+
+
+def _stripe(arrival: Arrival, secret: str) -> bool:
+    stamp, given = _timed(arrival, "stripe-signature", ",", ("t", "v1"))
+    if not arrival.fresh(stamp, 300):
+        return False
+    wanted = _hex(secret, stamp.encode() + b"." + arrival.body)
+    return any(same(signature, wanted) for signature in given)
+
+
+def _paddle(arrival: Arrival, secret: str) -> bool:
+    stamp, given = _timed(arrival, "paddle-signature", ";", ("ts", "h1"))
+    if not arrival.fresh(stamp, 5):
+        return False
+    wanted = _hex(secret, stamp.encode() + b":" + arrival.body)
+    return any(same(signature, wanted) for signature in given)
+
+
+def _github(arrival: Arrival, secret: str) -> bool:
+    wanted = "sha256=" + _hex(secret, arrival.body)
+    return same(arrival.header("x-hub-signature-256"), wanted)
+
+
+def _intercom(arrival: Arrival, secret: str) -> bool:
+    wanted = "sha1=" + _hex(secret, arrival.body, "sha1")
+    return same(arrival.header("x-hub-signature"), wanted)
+
+
+def _shopify(arrival: Arrival, secret: str) -> bool:
+    return same(arrival.header("x-shopify-hmac-sha256"), _base64(secret, arrival.body))
+
+
+def _slack(arrival: Arrival, secret: str) -> bool:
+    stamp = arrival.header("x-slack-request-timestamp")
+    if not arrival.fresh(stamp, 300):
+        return False
+    wanted = "v0=" + _hex(secret, b"v0:" + stamp.encode() + b":" + arrival.body)
+    return same(arrival.header("x-slack-signature"), wanted)
+
+
+def _twilio(arrival: Arrival, secret: str) -> bool:
+    signed = ""
+    wanted_hash = parse_qs(urlsplit(arrival.url).query).get("bodySHA256", [""])[0]
+    if wanted_hash:
+        if not same(wanted_hash.lower(), _sha256(arrival.body)):
+            return False
+    else:
+        signed = _twilio_fields(arrival.body)
+    given = arrival.header("x-twilio-signature")
+    return any(
+        same(given, _base64(secret, (url + signed).encode(), "sha1"))
+        for url in _with_and_without_port(arrival.url)
+    )
+
+
+def _sha256(body: bytes) -> str:
+    from hashlib import sha256
+
+    return sha256(body).hexdigest()
+
+
+def _twilio_fields(body: bytes) -> str:
+    """Every field's name and value, in the order of names, each pair once."""
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return ""
+    return "".join(name + value for name, value in sorted(set(pairs)))
+
+
+def _with_and_without_port(url: str) -> list[str]:
+    """Twilio signs a URL with its default port or without."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return [url]
+    host = parts.netloc.rpartition("@")[2]
+    bare = host.rsplit(":", 1)[0] if port is not None else host
+    full = f"{bare}:{port or (443 if parts.scheme == 'https' else 80)}"
+    return [url, *(urlunsplit(parts._replace(netloc=netloc)) for netloc in (bare, full))]
+
+
+def _square(arrival: Arrival, secret: str) -> bool:
+    wanted = _base64(secret, arrival.url.encode() + arrival.body)
+    return same(arrival.header("x-square-hmacsha256-signature"), wanted)
+
+
+class _Linear(msgspec.Struct, rename="camel"):
+    webhook_timestamp: int
+
+
+def _linear(arrival: Arrival, secret: str) -> bool:
+    try:
+        stamp = msgspec.json.decode(arrival.body, type=_Linear).webhook_timestamp
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    if not arrival.fresh(str(stamp), 60, unit=1000.0):
+        return False
+    return same(arrival.header("linear-signature"), _hex(secret, arrival.body))
+
+
+def _zendesk(arrival: Arrival, secret: str) -> bool:
+    stamp = arrival.header("x-zendesk-webhook-signature-timestamp")
+    wanted = _base64(secret, stamp.encode("utf-8", "replace") + arrival.body)
+    return bool(stamp) and same(arrival.header("x-zendesk-webhook-signature"), wanted)
+
+
+_HUBSPOT_DECODED = {f"%{ord(c):02X}": c for c in ":/?@!$'()*,;"}
+
+
+def _hubspot(arrival: Arrival, secret: str) -> bool:
+    stamp = arrival.header("x-hubspot-request-timestamp")
+    if not arrival.fresh(stamp, 300, unit=1000.0):
+        return False
+    decoded = arrival.url
+    for code, character in _HUBSPOT_DECODED.items():
+        decoded = decoded.replace(code, character).replace(code.lower(), character)
+    given = arrival.header("x-hubspot-signature-v3")
+    return any(
+        same(
+            given, _base64(secret, (arrival.method + url).encode() + arrival.body + stamp.encode())
+        )
+        for url in (arrival.url, decoded)
+    )
+
+
+def _sendgrid(arrival: Arrival, secret: str) -> bool:
+    """The secret is the public key that SendGrid shows."""
+    stamp = arrival.header("x-twilio-email-event-webhook-timestamp")
+    signature = arrival.header("x-twilio-email-event-webhook-signature")
+    try:
+        key = load_der_public_key(base64.b64decode(secret))
+        if not isinstance(key, EllipticCurvePublicKey):
+            return False
+        content = stamp.encode("utf-8", "replace") + arrival.body
+        key.verify(base64.b64decode(signature, validate=True), content, ECDSA(SHA256()))
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+class _MailgunSignature(msgspec.Struct):
+    timestamp: str
+    token: str
+    signature: str
+
+
+class _Mailgun(msgspec.Struct):
+    signature: _MailgunSignature
+
+
+def mailgun_signature(body: bytes) -> _MailgunSignature | None:
+    """What Mailgun puts in the body: of JSON, or among the fields of a form."""
+    try:
+        return msgspec.json.decode(body, type=_Mailgun, strict=False).signature
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        fields = dict(parse_qsl(body.decode(), max_num_fields=_MOST_FIELDS))
+        return msgspec.convert(fields, _MailgunSignature)
+    except (ValueError, msgspec.ValidationError):
+        return None
+
+
+def _mailgun(arrival: Arrival, secret: str) -> bool:
+    found = mailgun_signature(arrival.body)
+    if found is None:
+        return False
+    content = (found.timestamp + found.token).encode("utf-8", "replace")
+    return same(found.signature, _hex(secret, content))
+
+
+def _standard(arrival: Arrival, secret: str) -> bool:
+    # Svix's own names are older than the standard's.
+    names = "webhook" if "webhook-id" in arrival.headers else "svix"
+    stamp = arrival.header(f"{names}-timestamp")
+    if not arrival.fresh(stamp, 300):
+        return False
+    given = arrival.header(f"{names}-signature")
+    return standard.matches(secret, arrival.header(f"{names}-id"), stamp, arrival.body, given)
+
+
+def custom(scheme: CustomScheme) -> Check:
+    """The check of a scheme that a source describes itself."""
+
+    def check(arrival: Arrival, secret: str) -> bool:
+        content = arrival.body
+        if scheme.timestamp_header is not None:
+            stamp = arrival.header(scheme.timestamp_header.lower())
+            if not arrival.fresh(stamp, scheme.tolerance):
+                return False
+            content = stamp.encode() + b"." + content
+        made = _hex if scheme.encoding == "hex" else _base64
+        wanted = scheme.prefix + made(secret, content, scheme.algorithm)
+        given = arrival.header(scheme.header.lower())
+        return same(given, wanted)
+
+    return check
+
+
+def paypal(arrival: Arrival, webhook_id: str, certificate: bytes) -> bool:
+    """PayPal's check, with the certificate that its header names."""
+    crc = zlib.crc32(arrival.body)
+    told = [arrival.header(f"paypal-transmission-{name}") for name in ("id", "time")]
+    content = "|".join([*told, webhook_id, str(crc)]).encode("utf-8", "replace")
+    if arrival.header("paypal-auth-algo").upper() != "SHA256WITHRSA":
+        return False
+    try:
+        key = x509.load_pem_x509_certificate(certificate).public_key()
+        if not isinstance(key, RSAPublicKey):
+            return False
+        signature = base64.b64decode(arrival.header("paypal-transmission-sig"), validate=True)
+        key.verify(signature, content, PKCS1v15(), SHA256())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+CHECKS: dict[str, Check] = {
+    "stripe": _stripe,
+    "github": _github,
+    "shopify": _shopify,
+    "slack": _slack,
+    "twilio": _twilio,
+    "square": _square,
+    "paddle": _paddle,
+    "linear": _linear,
+    "zendesk": _zendesk,
+    "intercom": _intercom,
+    "hubspot": _hubspot,
+    "sendgrid": _sendgrid,
+    "mailgun": _mailgun,
+    "standard-webhooks": _standard,
+}
+PROVIDERS = frozenset({*CHECKS, "paypal", "custom"})
+SIGN_THE_URL = frozenset({"twilio", "square", "hubspot"})

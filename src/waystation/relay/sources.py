@@ -1,0 +1,264 @@
+"""Sources: made, shown, changed and deleted."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from waystation.accounts.keys import iso
+from waystation.accounts.plans import PLANS
+from waystation.accounts.tables import User
+from waystation.errors import (
+    ConditionFailed,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    TransactionCancelled,
+)
+from waystation.ids import new_id
+from waystation.relay.dedupe import Dedupe, check_dedupe
+from waystation.relay.directory import ALERTS_PROVIDER, Verification
+from waystation.relay.egress import MAX_URL
+from waystation.relay.signatures import PROVIDERS, SIGN_THE_URL, CustomScheme
+from waystation.relay.tables import Connection, Owner, Source
+from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
+
+if TYPE_CHECKING:
+    from waystation.relay.directory import Directory
+    from waystation.relay.keyring import Keyring
+    from waystation.store import Store
+    from waystation.store.updates import Change
+
+MAX_SECRETS = 5
+HARD_LIMIT = 1_000
+"""Of an account without limits."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+
+
+class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`{"mode": "none"}` takes unsigned requests; the rest describes a custom source's HMAC."""
+
+    mode: Literal["signature", "none"] = "signature"
+    header: str | UnsetType = UNSET
+    algorithm: Literal["sha1", "sha256", "sha512"] | UnsetType = UNSET
+    encoding: Literal["hex", "base64"] | UnsetType = UNSET
+    prefix: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    timestamp_header: str | UnsetType | None = UNSET
+    tolerance: Annotated[int, Meta(ge=1, le=86_400)] | UnsetType = UNSET
+
+    def stored(self, provider: str) -> Verification:
+        given = {
+            name: value
+            for name in CustomScheme.__struct_fields__
+            if (value := getattr(self, name)) is not UNSET
+        }
+        if given and provider != "custom":
+            field = f"verification.{min(given)}"
+            raise InvalidInput(field, f"{provider} has its own signature: only mode can be set")
+        for name in ("header", "timestamp_header"):
+            told = given.get(name)
+            if told is not None and not _HEADER.fullmatch(told):
+                raise InvalidInput(f"verification.{name}", "this is not the name of a header")
+        return Verification(mode=self.mode, scheme=CustomScheme(**given) if given else None)
+
+
+Secrets = Annotated[list[str], Meta(max_length=MAX_SECRETS)]
+
+
+class NewSource(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Name
+    provider: str = "custom"
+    signing_secrets: Secrets = []
+    verification: VerificationInput | None = None
+    dedupe: Dedupe | None = None
+    public_url: str | None = None
+    status: Literal["active", "paused"] = "active"
+
+
+class SourceChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Name | UnsetType = UNSET
+    signing_secrets: Secrets | UnsetType = UNSET
+    verification: VerificationInput | UnsetType | None = UNSET
+    dedupe: Dedupe | UnsetType | None = UNSET
+    public_url: str | UnsetType | None = UNSET
+    status: Literal["active", "paused"] | UnsetType = UNSET
+
+
+class Sources:
+    def __init__(
+        self, store: Store, keyring: Keyring, directory: Directory, public_url: str | None
+    ) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._directory = directory
+        self._public_url = public_url
+
+    async def create(self, user_id: str, given: NewSource) -> Source:
+        if given.provider not in PROVIDERS:
+            raise InvalidInput("provider", f"one of {', '.join(sorted(PROVIDERS))}")
+        now = iso(self._store.clock())
+        source_id = new_id("src")
+        source = Source(
+            source_id=source_id,
+            user_id=user_id,
+            name=given.name,
+            provider=given.provider,
+            signing_secret=self._keyring.seal_inbound(given.signing_secrets, source_id),
+            verification=_verification(given.verification, given.provider),
+            dedupe=_dedupe(given.dedupe),
+            public_url=_checked_url(given.public_url),
+            status=given.status,
+            created_at=now,
+            updated_at=now,
+        )
+        self._check(source, given.signing_secrets)
+        user = await self._store.get(User.key(user_id))
+        if user is None:
+            raise NotFound("the account is gone")
+        limit = PLANS[user.plan].sources or HARD_LIMIT
+        counted = Update(
+            key_of(user),
+            add("source_count", 1),
+            when=exists() & (attr("source_count").absent() | (attr("source_count") < limit)),
+        )
+        owner = Owner(thing_id=source_id, user_id=user_id, source_id=source_id)
+        try:
+            await self._store.transact(Put(source, when=absent()), Put(owner), counted)
+        except TransactionCancelled:
+            raise Conflict(f"the plan {user.plan} has at most {limit} sources") from None
+        await self._ensure_alerts(user_id)
+        return source
+
+    def _check(self, source: Source, secrets: list[str]) -> None:
+        """Refuse a source that would trust anybody, or nobody."""
+        if any(not secret or len(secret) > 1_000 or not secret.isascii() for secret in secrets):
+            raise InvalidInput("signing_secrets", "1 to 1,000 ASCII characters each")
+        mode = "signature"
+        if source.verification:
+            mode = msgspec.json.decode(source.verification, type=Verification).mode
+        if mode == "none":
+            return
+        if source.provider != "custom" and not secrets:
+            raise InvalidInput(
+                "signing_secrets",
+                f'{source.provider} signs: give its secret, or say verification {{"mode": "none"}}',
+            )
+        if source.provider in SIGN_THE_URL and not (source.public_url or self._public_url):
+            raise InvalidInput("public_url", f"{source.provider} signs the URL that it calls")
+
+    async def of(self, user_id: str) -> list[Source]:
+        """An account's sources, oldest first, and that of its alerts last."""
+        query = Source.query(user_id)
+        found = [s async for s in self._store.iterate(query) if s.status != "deleted"]
+        return sorted(found, key=lambda s: (s.provider == ALERTS_PROVIDER, s.created_at))
+
+    async def get(self, user_id: str, source_id: str) -> Source:
+        if not 0 < len(source_id) <= 64 or "#" in source_id:
+            raise NotFound("there is no such source")
+        source = await self._store.get(Source.key(user_id, source_id))
+        if source is None or source.status == "deleted":
+            raise NotFound("there is no such source")
+        return source
+
+    async def change(self, user_id: str, source_id: str, given: SourceChanges) -> Source:
+        source = await self.get(user_id, source_id)
+        secrets = self._keyring.inbound(source)
+        changes: list[Change] = [set_to("updated_at", iso(self._store.clock()))]
+        if given.name is not UNSET:
+            changes.append(set_to("name", given.name))
+        if given.status is not UNSET:
+            changes.append(set_to("status", given.status))
+        if given.signing_secrets is not UNSET:
+            secrets = given.signing_secrets
+            sealed = self._keyring.seal_inbound(secrets, source_id)
+            changes.append(_set("signing_secret", sealed))
+        if given.verification is not UNSET:
+            source.verification = _verification(given.verification, source.provider)
+            changes.append(_set("verification", source.verification))
+        if given.dedupe is not UNSET:
+            changes.append(_set("dedupe", _dedupe(given.dedupe)))
+        if given.public_url is not UNSET:
+            source.public_url = _checked_url(given.public_url)
+            changes.append(_set("public_url", source.public_url))
+        if source.provider != ALERTS_PROVIDER:
+            self._check(source, secrets)
+        try:
+            changed = await self._store.update(
+                key_of(source), *changes, when=attr("status") != "deleted", returning="new"
+            )
+        except ConditionFailed:
+            raise NotFound("there is no such source") from None
+        self._directory.forget(source_id)
+        assert changed is not None
+        return changed
+
+    async def delete(self, user_id: str, source_id: str) -> list[Connection]:
+        """Delete a source with its connections, which are given back. Its events stay for as
+        long as they are kept."""
+        source = await self.get(user_id, source_id)
+        if source.provider == ALERTS_PROVIDER:
+            raise Conflict("the source of alerts stays; delete or pause its connections")
+        now = iso(self._store.clock())
+        connections = await self._directory.list_connections(source_id)
+        ended = [set_to("status", "deleted"), set_to("updated_at", now)]
+        try:
+            await self._store.transact(
+                Update(key_of(source), *ended, when=attr("status") != "deleted"),
+                Update(User.key(user_id), add("source_count", -1), when=exists()),
+                *(Update(key_of(c), *ended, when=exists()) for c in connections),
+            )
+        except TransactionCancelled:
+            raise NotFound("there is no such source") from None
+        self._directory.forget(source_id)
+        return connections
+
+    async def _ensure_alerts(self, user_id: str) -> None:
+        """Every account with a source has one more, which tells what went wrong with the rest."""
+        source_id = alerts_id(user_id)
+        now = iso(self._store.clock())
+        source = Source(
+            source_id=source_id,
+            user_id=user_id,
+            name="Waystation alerts",
+            provider=ALERTS_PROVIDER,
+            created_at=now,
+            updated_at=now,
+        )
+        owner = Owner(thing_id=source_id, user_id=user_id, source_id=source_id)
+        if await self._store.get(key_of(source)) is None:
+            with suppress(TransactionCancelled):  # somebody else has just made it
+                await self._store.transact(Put(source, when=absent()), Put(owner))
+
+
+def alerts_id(user_id: str) -> str:
+    """The id of the source that an account's alerts come from."""
+    return f"src_alerts-{user_id.removeprefix('usr_')}"
+
+
+def _set(field: str, value: object) -> Change:
+    return remove(field) if value is None else set_to(field, value)
+
+
+def _verification(given: VerificationInput | None, provider: str) -> str | None:
+    return None if given is None else msgspec.json.encode(given.stored(provider)).decode()
+
+
+def _dedupe(given: Dedupe | None) -> str | None:
+    if given is None:
+        return None
+    check_dedupe(given)
+    return msgspec.json.encode(given).decode()
+
+
+def _checked_url(url: str | None) -> str | None:
+    if url is None:
+        return None
+    if not url.startswith(("http://", "https://")) or len(url) > MAX_URL or "?" in url:
+        raise InvalidInput("public_url", "a URL without a query that begins with https://")
+    return url

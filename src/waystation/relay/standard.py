@@ -1,0 +1,65 @@
+"""Standard Webhooks 1.0.0: what we sign deliveries with, and what others may sign theirs with."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import os
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+PREFIX = "whsec_"
+PUBLIC_PREFIX = "whpk_"
+_SECRET_BYTES = 32
+_MOST_SIGNATURES = 20
+
+
+def new_secret() -> str:
+    return PREFIX + base64.b64encode(os.urandom(_SECRET_BYTES)).decode()
+
+
+def sign(secrets: list[str], message_id: str, timestamp: int, body: bytes) -> str:
+    """The `webhook-signature` header: one signature for each secret that is good now."""
+    content = _content(message_id, str(timestamp), body)
+    return " ".join(f"v1,{_hmac(secret, content).decode()}" for secret in secrets)
+
+
+def matches(secret: str, message_id: str, timestamp: str, body: bytes, signatures: str) -> bool:
+    """Whether one of the signatures was made with the secret, or for the public key."""
+    content = _content(message_id, timestamp, body)
+    given = [part.partition(",") for part in signatures.split(" ")[:_MOST_SIGNATURES]]
+    if secret.startswith(PUBLIC_PREFIX):
+        return any(_signed(secret, content, s) for version, _, s in given if version == "v1a")
+    try:
+        wanted = _hmac(secret, content)
+    except (binascii.Error, ValueError):
+        return False
+    return any(
+        hmac.compare_digest(wanted, signature.encode("utf-8", "replace"))
+        for version, _, signature in given
+        if version == "v1"
+    )
+
+
+def key_of(secret: str) -> bytes:
+    """The bytes of a secret; ValueError when it is none."""
+    return base64.b64decode(secret.removeprefix(PREFIX).removeprefix(PUBLIC_PREFIX), validate=True)
+
+
+def _hmac(secret: str, content: bytes) -> bytes:
+    return base64.b64encode(hmac.digest(key_of(secret), content, "sha256"))
+
+
+def _signed(public_key: str, content: bytes, signature: str) -> bool:
+    try:
+        key = Ed25519PublicKey.from_public_bytes(key_of(public_key))
+        key.verify(base64.b64decode(signature, validate=True), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _content(message_id: str, timestamp: str, body: bytes) -> bytes:
+    return f"{message_id}.{timestamp}.".encode("utf-8", "replace") + body

@@ -1,0 +1,54 @@
+"""The states of deliveries, and of events as they follow from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waystation.relay.paths import Webhook
+
+if TYPE_CHECKING:
+    from waystation.relay.tables import DeliveryStatus, Event, EventStatus
+
+_headers = msgspec.json.Decoder(dict[str, str])
+
+
+def derived(outcomes: dict[str, DeliveryStatus]) -> EventStatus:
+    """An event's status from what became of it at each connection.
+
+    While something is on its way the event is processing or retrying. After that one failure makes
+    it failed, and one delivery delivered; filtered means that nobody wanted it, and received that
+    there was nobody to ask.
+    """
+    found = set(outcomes.values())
+    if "retrying" in found:
+        return "retrying"
+    if "pending" in found:
+        return "processing"
+    if "failed" in found:
+        return "failed"
+    if "delivered" in found:
+        return "delivered"
+    return "filtered" if found else "received"
+
+
+def merged(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus:
+    """A connection's state after another change. What was delivered once stays delivered, whatever
+    a replay does."""
+    return "delivered" if before == "delivered" else now
+
+
+def webhook_of(event: Event) -> Webhook:
+    """An event as rules see it."""
+    try:
+        headers = _headers.decode(event.headers)
+    except msgspec.DecodeError:  # written by somebody else
+        headers = {}
+    return Webhook(
+        event.content,
+        headers,
+        event.query_string or "",
+        event.method,
+        event.path or "",
+    )

@@ -1,0 +1,109 @@
+"""The live tail: new events of an account as they come, and after a reconnect those in between.
+
+Events are read from the table, where other processes' are too. One may become visible a little
+later than a younger one, so each look goes back a few seconds and passes over what it has shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from waystation.accounts.keys import iso
+from waystation.errors import TooManyRequests
+from waystation.relay.tables import Event, Source
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from waystation.relay.service import Relay
+
+OVERLAP_MS = 3_000
+_POLL_SECONDS = 1.0
+_SOONEST_SECONDS = 0.2
+_HEARTBEAT_SECONDS = 15.0
+_MOST_TAILS = 200
+_MOST_PER_ACCOUNT = 10
+_MOST_SEEN = 50_000
+_PAGE = 100
+
+
+class Tails:
+    def __init__(self, relay: Relay, stopping: asyncio.Event) -> None:
+        self._relay = relay
+        self._store = relay.store
+        self._stopping = stopping
+        self._bells: dict[str, set[asyncio.Event]] = {}
+        relay.heard = self._ring
+
+    def _ring(self, event: Event) -> None:
+        for bell in self._bells.get(event.user_id, ()):
+            bell.set()
+
+    def enter(self, user_id: str) -> asyncio.Event:
+        """A place for one more tail, or a refusal."""
+        bells = self._bells.setdefault(user_id, set())
+        if len(bells) >= _MOST_PER_ACCOUNT or sum(map(len, self._bells.values())) >= _MOST_TAILS:
+            raise TooManyRequests("too many tails are open", retry_after=30.0)
+        bell = asyncio.Event()
+        bells.add(bell)
+        return bell
+
+    def leave(self, user_id: str, bell: asyncio.Event) -> None:
+        bells = self._bells.get(user_id, set())
+        bells.discard(bell)
+        if not bells:
+            self._bells.pop(user_id, None)
+
+    async def follow(
+        self, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event
+    ) -> AsyncIterator[Event | None]:
+        """Events since a time in milliseconds, or from now on. None is a sign of life."""
+        floor = self._now() if since is None else max(0, since - OVERLAP_MS)
+        newest = floor
+        seen: OrderedDict[str, None] = OrderedDict()
+        told = self._now()
+        try:
+            while not self._stopping.is_set():
+                bell.clear()
+                start = max(floor, newest - OVERLAP_MS)
+                for source in await self._sources(user_id, source_id, start):
+                    async for event in self._store.iterate(Event.query(source).at_least(start)):
+                        if event.event_id in seen:
+                            continue
+                        seen[event.event_id] = None
+                        newest = max(newest, event.received_at)
+                        told = self._now()
+                        yield event
+                while len(seen) > _MOST_SEEN:
+                    seen.popitem(last=False)
+                if self._now() - told > _HEARTBEAT_SECONDS * 1000:
+                    told = self._now()
+                    yield None
+                await self._wait(bell)
+        finally:
+            self.leave(user_id, bell)
+
+    async def _sources(self, user_id: str, source_id: str | None, start: int) -> list[str]:
+        """The sources that may have something new."""
+        if source_id is not None:
+            return [source_id]
+        since = iso(start / 1000 - 1)
+        query = Source.query(user_id)
+        return [
+            source.source_id
+            async for source in self._store.iterate(query)
+            if (source.last_event_at or "") >= since
+        ]
+
+    async def _wait(self, bell: asyncio.Event) -> None:
+        await asyncio.sleep(_SOONEST_SECONDS)
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                await bell.wait()
+        except TimeoutError:
+            pass
+
+    def _now(self) -> int:
+        return int(self._store.clock() * 1000)

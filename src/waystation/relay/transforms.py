@@ -1,0 +1,206 @@
+"""Transforms: what a connection makes of a body before it is sent."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from waystation.errors import InvalidInput
+from waystation.relay import jmes
+from waystation.relay.paths import MISSING, Parts, Webhook, checked, parse
+
+MAX_RULES = 200
+MAX_OUTPUT = 256 * 1024
+_MAX_DEPTH = 32
+
+
+class TransformFailed(Exception):
+    """A transform could not be carried out on this body."""
+
+
+class MapRule(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
+    source: str
+    to: str
+    default: Any = msgspec.UNSET
+
+
+class Step(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}, kw_only=True):
+    """`set` path and value, `remove` path, `rename` from and to. Places are in the body."""
+
+    op: Literal["set", "remove", "rename"]
+    path: str | None = None
+    value: Any = msgspec.UNSET
+    source: str | None = None
+    to: str | None = None
+
+
+class Passthrough(msgspec.Struct, tag="passthrough", forbid_unknown_fields=True):
+    """The body as it came."""
+
+
+class FieldMap(msgspec.Struct, tag="field_map", forbid_unknown_fields=True):
+    """A new object from places in the webhook."""
+
+    rules: list[MapRule]
+
+
+class Steps(msgspec.Struct, tag="steps", forbid_unknown_fields=True):
+    """The body with changes, made one after the other."""
+
+    steps: list[Step]
+
+
+class JmesPath(msgspec.Struct, tag="jmespath", forbid_unknown_fields=True):
+    """What an expression makes of the body."""
+
+    expression: str
+
+
+Transform = Passthrough | FieldMap | Steps | JmesPath
+
+
+def check_transform(transform: Transform) -> None:
+    """Refuse what could never work, naming the field."""
+    match transform:
+        case FieldMap(rules):
+            _check_count(rules, "transform.rules")
+            for n, rule in enumerate(rules):
+                checked(rule.source, f"transform.rules[{n}].from")
+                _target(rule.to, f"transform.rules[{n}].to")
+        case Steps(steps):
+            _check_count(steps, "transform.steps")
+            for n, step in enumerate(steps):
+                _check_step(step, f"transform.steps[{n}]")
+        case JmesPath(expression):
+            try:
+                jmes.compile_expression(expression)
+            except ValueError as error:
+                raise InvalidInput("transform.expression", str(error)) from None
+
+
+def _check_count(rules: list[Any], field: str) -> None:
+    if len(rules) > MAX_RULES:
+        raise InvalidInput(field, f"at most {MAX_RULES}")
+
+
+def _check_step(step: Step, field: str) -> None:
+    wanted = {"set": ["path", "value"], "remove": ["path"], "rename": ["source", "to"]}[step.op]
+    for name in ("path", "value", "source", "to"):
+        told = f"{field}.{'from' if name == 'source' else name}"
+        if (getattr(step, name) in (None, msgspec.UNSET)) == (name in wanted) and not (
+            name == "value" and step.op == "set" and step.value is None
+        ):
+            what = "needs" if name in wanted else "does not take"
+            raise InvalidInput(told, f"{step.op} {what} it")
+        if name in wanted and name != "value":
+            _target(getattr(step, name), told)
+
+
+def _target(text: str, field: str) -> tuple[str, ...]:
+    """A dotted place in an object. `$.` or `body.` may stand before it."""
+    plain = text.removeprefix("$.").removeprefix("body.")
+    parts = tuple(plain.split("."))
+    if not all(parts) or len(parts) > _MAX_DEPTH or len(text) > 300 or "[" in text:
+        raise InvalidInput(field, "names with dots between them, such as customer.id")
+    return parts
+
+
+@lru_cache(maxsize=4096)
+def stored_transform(text: str | None) -> Transform:
+    return Passthrough() if text is None else msgspec.json.decode(text, type=Transform)
+
+
+def apply(transform: Transform, webhook: Webhook) -> tuple[bytes, bool]:
+    """The body to send, and whether it was made anew as JSON. TransformFailed when it cannot be."""
+    if isinstance(transform, Passthrough):
+        return webhook.content, False
+    try:
+        made = _made(transform, webhook)
+        _check_size(made)
+        return msgspec.json.encode(made), True
+    except TransformFailed:
+        raise
+    except Exception as error:
+        raise TransformFailed(str(error) or type(error).__name__) from error
+
+
+def _made(transform: Transform, webhook: Webhook) -> Any:
+    match transform:
+        case FieldMap(rules):
+            result: dict[str, Any] = {}
+            for rule in rules:
+                value = _found(webhook, parse(rule.source))
+                if value is MISSING:
+                    if rule.default is msgspec.UNSET:
+                        continue
+                    value = rule.default
+                _put(result, _target(rule.to, "to"), value)
+            return result
+        case Steps(steps):
+            body = copy.deepcopy(webhook.body)
+            if not isinstance(body, dict):
+                raise TransformFailed("the body is not a JSON object")
+            for step in steps:
+                _step(body, step)
+            return body
+        case JmesPath(expression):
+            return jmes.search(expression, webhook.body)
+    raise AssertionError(transform)
+
+
+def _found(webhook: Webhook, parts: Parts) -> Any:
+    """The value at a path; with wildcards the list of all."""
+    found = webhook.find(parts)
+    if "*" in parts:
+        return found
+    return found[0] if found else MISSING
+
+
+def _step(body: dict[str, Any], step: Step) -> None:
+    if step.op == "set":
+        _put(body, _target(step.path or "", "path"), step.value)
+    elif step.op == "remove":
+        _take(body, _target(step.path or "", "path"))
+    else:
+        value = _take(body, _target(step.source or "", "from"))
+        if value is not MISSING:
+            _put(body, _target(step.to or "", "to"), value)
+
+
+def _put(target: dict[str, Any], parts: tuple[str, ...], value: Any) -> None:
+    for part in parts[:-1]:
+        inner = target.get(part)
+        if not isinstance(inner, dict):
+            inner = target[part] = {}
+        target = inner
+    target[parts[-1]] = value
+
+
+def _take(target: dict[str, Any], parts: tuple[str, ...]) -> Any:
+    for part in parts[:-1]:
+        inner = target.get(part)
+        if not isinstance(inner, dict):
+            return MISSING
+        target = inner
+    return target.pop(parts[-1], MISSING)
+
+
+def _check_size(value: Any) -> None:
+    """Refuse what would be too long as JSON, without writing it out."""
+    size = 0
+    stack = [value]
+    while stack and size <= MAX_OUTPUT:
+        found = stack.pop()
+        size += 2
+        if isinstance(found, str):
+            size += len(found)
+        elif isinstance(found, dict):
+            size += sum(len(name) + 3 for name in found)
+            stack.extend(found.values())
+        elif isinstance(found, list):
+            stack.extend(found)
+    if size > MAX_OUTPUT:
+        raise TransformFailed(f"the result has more than {MAX_OUTPUT} bytes")

@@ -1,0 +1,130 @@
+"""Wakes: when somebody must look at a source, a connection or a replay again.
+
+Whoever writes open work makes sure first that a wake is due soon enough, so that whatever a crash
+leaves behind is found. One wake serves all the work of a name: while one is known to be due in
+time, writing more work costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from waystation.errors import ConditionFailed, Overloaded
+from waystation.relay.tables import Wake
+from waystation.store import attr, key_of
+
+if TYPE_CHECKING:
+    from waystation.store import Store
+
+SHARDS = 4
+HOLD_MS = 60_000
+"""How long whoever takes a wake has before another takes over."""
+
+_MARGIN_MS = 10_000
+"""A wake that is due sooner may be gone before we have written what relies on it."""
+
+_LINGER_MS = 60_000
+_MOST_KNOWN = 100_000
+_TRIES = 20
+
+
+class Wakes:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[str, int] = OrderedDict()
+        self._ensuring: dict[str, asyncio.Task[None]] = {}
+
+    async def ensure(self, name: str, at: int) -> None:
+        """Somebody looks at `name` at the latest at a time, whatever happens to us."""
+        known = self._known.get(name)
+        if known is not None and self._now() + _MARGIN_MS < known <= at:
+            return
+        task = self._ensuring.get(name)
+        if task is not None:  # somebody is at it: most often that is enough
+            await asyncio.shield(task)
+            known = self._known.get(name)
+            if known is not None and known <= at:
+                return
+        task = asyncio.create_task(self._ensure(name, at))
+        self._ensuring[name] = task
+        try:
+            await asyncio.shield(task)
+        finally:
+            if self._ensuring.get(name) is task:
+                del self._ensuring[name]
+
+    async def _ensure(self, name: str, at: int) -> None:
+        for attempt in range(_TRIES):
+            wake = await self._store.get(Wake.key(name))
+            if wake is None:
+                wake = Wake(name=name, shard=shard_of(name), due_at=at)
+            elif self._now() + _MARGIN_MS < wake.due_at <= at:
+                self._remember(wake)
+                return
+            # One that is due by now is written too: whoever is looking must look again.
+            wake.due_at = min(at, max(wake.due_at, self._now())) if wake.version else at
+            wake.idle = False
+            try:
+                await self._store.put(wake)
+            except ConditionFailed:
+                await asyncio.sleep(0.002 * attempt)
+            else:
+                self._remember(wake)
+                return
+        raise Overloaded("too many at once change what is due", retry_after=1.0)
+
+    async def due(self, limit: int) -> list[Wake]:
+        """Wakes whose time has come, oldest first in each shard."""
+        found: list[Wake] = []
+        for shard in range(SHARDS):
+            query = Wake.query(shard, index="GSI2").at_most(self._now())
+            found += (await self._store.query(query, limit=limit)).items
+        return found
+
+    async def take(self, wake: Wake) -> Wake | None:
+        """Keep a wake from others for a while; None when another was quicker, or it is gone."""
+        current = await self._store.get(key_of(wake))  # the index may lag
+        if current is None or current.due_at > self._now():
+            return None
+        return await self.hold(current)
+
+    async def hold(self, wake: Wake) -> Wake | None:
+        """Keep a wake that is ours for longer; None when somebody has changed it."""
+        wake.due_at = self._now() + HOLD_MS
+        try:
+            await self._store.put(wake)
+        except ConditionFailed:
+            return None
+        return wake
+
+    async def settle(self, wake: Wake, next_at: int | None) -> None:
+        """Done for now. Without a next time the wake goes, after a second look that finds nothing:
+        an index may not have shown us everything yet."""
+        try:
+            if next_at is None and wake.idle:
+                await self._store.delete(key_of(wake), when=attr("version") == wake.version)
+                self._known.pop(wake.name, None)
+                return
+            wake.idle = next_at is None
+            wake.due_at = self._now() + _LINGER_MS if next_at is None else next_at
+            await self._store.put(wake)
+        except ConditionFailed:
+            self._known.pop(wake.name, None)  # somebody has more work for it: their wake stays
+        else:
+            self._remember(wake)
+
+    def _remember(self, wake: Wake) -> None:
+        self._known[wake.name] = wake.due_at
+        self._known.move_to_end(wake.name)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def _now(self) -> int:
+        return int(self._store.clock() * 1000)
+
+
+def shard_of(name: str) -> int:
+    return zlib.crc32(name.encode()) % SHARDS

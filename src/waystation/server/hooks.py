@@ -1,0 +1,45 @@
+"""The hot door of the relay, in bare ASGI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.relay.ingest import MAX_BODY, Ingest
+from waystation.server.asgi import Response, header, read_body
+from waystation.server.front import Door
+
+if TYPE_CHECKING:
+    from waystation.relay.service import Relay
+    from waystation.server.asgi import Receive, Scope, Send
+
+_PREFIX = "/in/"
+
+
+def hook_door(relay: Relay) -> Door:
+    ingest = Ingest(relay)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(receive)
+        client = scope.get("client")
+        answer = await ingest.take(
+            scope["method"],
+            scope["path"].removeprefix(_PREFIX),
+            scope["query_string"].decode("latin-1"),
+            _headers(scope),
+            body,
+            client[0] if client else "",
+            relay.public_url or f"{scope['scheme']}://{header(scope, b'host') or ''}",
+        )
+        content = b"" if scope["method"] == "HEAD" else answer.body
+        await Response(200, content, [(b"content-type", answer.content_type)])(send)
+
+    return Door(app, MAX_BODY)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Header names in lower case; those that come several times are one, with commas."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
