@@ -105,7 +105,7 @@ class Alerts:
                 content_type="application/json",
                 method="POST",
                 received_at=int(now * 1000),
-                todo=source.source_id,
+                todo=source.source_id if await self._relay.expected(source) else None,
                 expires_at=int(now) + 90 * 86_400,
             )
             known = Known(source, [], None, Dedupe(mode="none"), None, now)

@@ -16,7 +16,7 @@ from waystation.relay import standard
 from waystation.relay.egress import Reply
 from waystation.relay.ledger import Tally
 from waystation.relay.retries import next_delay, remaining, stored_delays
-from waystation.relay.states import derived, merged, webhook_of
+from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
 from waystation.relay.transforms import TransformFailed, apply, stored_transform
@@ -213,7 +213,7 @@ class Deliver:
         tried: bool,
     ) -> Update[Event]:
         outcomes = _outcomes(event, delivery, status)
-        changes: list[Change] = [set_to("outcomes", outcomes), add("revision", 1)]
+        changes: list[Change] = [set_to("outcomes", written(outcomes)), add("revision", 1)]
         if (becomes := derived(outcomes)) != event.status:
             changes.append(set_to("status", becomes))
         if becomes == "delivered" and event.delivered_at is None:
@@ -257,19 +257,19 @@ def _event_key(delivery: Delivery) -> Key[Event]:
     return Event.key(delivery.source_id, delivery.received_at, delivery.event_id)
 
 
-def _outcomes(
-    event: Event, delivery: Delivery, status: DeliveryStatus
-) -> dict[str, DeliveryStatus]:
-    before = event.outcomes.get(delivery.connection_id)
-    return event.outcomes | {delivery.connection_id: merged(before, status)}
+def _outcomes(event: Event, delivery: Delivery, status: DeliveryStatus) -> Outcomes:
+    outcomes = outcomes_of(event)
+    before = outcomes.get(delivery.connection_id)
+    return outcomes | {delivery.connection_id: merged(before, status)}
 
 
 def _follow(
     event: Event, delivery: Delivery, status: DeliveryStatus, now: int, expires: int, *, tried: bool
 ) -> None:
     """Make of the event in memory what was made of the one in the table."""
-    event.outcomes = _outcomes(event, delivery, status)
-    event.status = derived(event.outcomes)
+    outcomes = _outcomes(event, delivery, status)
+    event.outcomes = written(outcomes)
+    event.status = derived(outcomes)
     event.revision += 1
     event.attempt_count += tried
     event.expires_at = expires

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import TransactionCancelled
 from waystation.ids import nanoid
 from waystation.relay.filters import stored_filter
-from waystation.relay.states import derived, merged, webhook_of
+from waystation.relay.states import derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
 from waystation.store import Put, Update, absent, add, attr, key_of, remove, set_to
@@ -118,7 +118,7 @@ class Dispatch:
         when: Condition | None = None,
     ) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
-        outcomes = dict(event.outcomes)
+        outcomes = outcomes_of(event)
         for delivery in made:
             before = outcomes.get(delivery.connection_id)
             outcomes[delivery.connection_id] = merged(before, delivery.status)
@@ -127,7 +127,7 @@ class Dispatch:
         update = Update(
             key_of(event),
             *changes,
-            set_to("outcomes", outcomes),
+            set_to("outcomes", written(outcomes)),
             set_to("status", status),
             add("revision", 1),
             when=unchanged if when is None else unchanged & when,
@@ -144,7 +144,7 @@ class Dispatch:
             if isinstance(error, TransactionCancelled):
                 return False
             raise
-        event.outcomes, event.status = outcomes, status
+        event.outcomes, event.status = written(outcomes), status
         event.revision += 1
         event.todo = None
         return True

@@ -9,15 +9,15 @@ counter is changed once, by the sum. Counters and events are in one transaction 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.errors import CancellationReason, Overloaded, TransactionCancelled
-from waystation.store import Condition, Update, add, key_of, set_if_absent, set_to
-from waystation.store.actions import Put
+from waystation.store import Condition, Update, add, set_if_absent, set_to
+from waystation.store.actions import prepare
 from waystation.store.spec import Key
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
             when=self.when or other.when,
         )
 
+    def times(self, number: int) -> Tally:
+        if number == 1:
+            return self
+        adds = {field: each * number for field, each in self.adds.items()}
+        return msgspec.structs.replace(self, adds=adds)
+
     def action(self) -> Update[Any]:
         added = self.adds.items()  # what is set in the same batch wins over what is added
         changes = [add(field, number) for field, number in added if field not in self.sets]
@@ -67,10 +73,10 @@ class _Entry:
     __slots__ = ("actions", "done", "keys", "size", "tallies")
 
     def __init__(self, actions: Sequence[Action], tallies: Sequence[Tally], size: int) -> None:
-        self.actions = actions
+        self.actions = [prepare(action) for action in actions]  # what makes no sense ends here
         self.tallies = tallies
         self.size = size
-        self.keys = [_place(action) for action in actions]
+        self.keys = [write.key for write in self.actions]
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -136,10 +142,9 @@ class Ledger:
     async def _commit(self, batch: list[_Entry]) -> None:
         while batch:
             tallies = _summed(batch)
-            actions = [action for entry in batch for action in entry.actions]
-            actions += [tally.action() for tally in tallies]
+            writes = [write for entry in batch for write in entry.actions]
             try:
-                await self._store.transact(*actions)
+                await self._store.transact(*writes, *(tally.action() for tally in tallies))
             except TransactionCancelled as error:
                 batch = await self._without_refused(batch, tallies, error.reasons)
             else:
@@ -183,7 +188,7 @@ def _taken(waiting: deque[_Entry]) -> list[_Entry]:
     size = 0
     while waiting:
         entry = waiting[0]
-        more = tallied | {tally.key for tally in entry.tallies}
+        more = tallied.union(map(id, entry.tallies))
         count = len(keys) + len(entry.keys) + len(more)
         full = count > _MOST_ACTIONS or size + entry.size > _MOST_BYTES
         if batch and (full or not keys.isdisjoint(entry.keys)):
@@ -196,11 +201,14 @@ def _taken(waiting: deque[_Entry]) -> list[_Entry]:
 
 
 def _summed(batch: list[_Entry]) -> list[Tally]:
+    """Each counter's additions. Most entries of a batch have the very same tallies."""
+    times = Counter(id(tally) for entry in batch for tally in entry.tallies)
+    found = {id(tally): tally for entry in batch for tally in entry.tallies}
     sums: dict[Key[Any], Tally] = {}
-    for entry in batch:
-        for tally in entry.tallies:
-            before = sums.get(tally.key)
-            sums[tally.key] = tally if before is None else before.merged(tally)
+    for which, number in times.items():
+        tally = found[which].times(number)
+        before = sums.get(tally.key)
+        sums[tally.key] = tally if before is None else before.merged(tally)
     return list(sums.values())
 
 
@@ -210,7 +218,3 @@ def _own_reasons(
     split = len(entry.actions)
     by_key = {tally.key: reason for tally, reason in zip(tallies, reasons[split:], strict=True)}
     return TransactionCancelled([*reasons[:split], *(by_key[tally.key] for tally in entry.tallies)])
-
-
-def _place(action: Action) -> Key[Any]:
-    return key_of(action.item) if isinstance(action, Put) else action.key

@@ -10,7 +10,7 @@ import msgspec
 
 from waystation.accounts.keys import iso
 from waystation.errors import NotFound, Overloaded, TransactionCancelled
-from waystation.ids import new_id
+from waystation.ids import timed_id
 from waystation.patterns.ratelimits import Limit, LocalLimiter
 from waystation.relay import usage
 from waystation.relay.billing import OPERATOR
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from waystation.errors import CancellationReason
     from waystation.patterns.vault import Vault
     from waystation.relay.paths import Webhook
+    from waystation.relay.tables import Source
     from waystation.store import Store
     from waystation.store.actions import Action
 
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 _HIDDEN = ("authorization", "proxy-authorization", "cookie")
 _REDACTED = "[redacted]"
 _TRIES = 4
+_MOST_COUNTERS = 10_000
 _encode = msgspec.json.Encoder().encode
 
 HandOver = Callable[[Event], Awaitable[None]]
@@ -89,6 +91,7 @@ class Relay:
         self.heard: Callable[[Event], None] | None = None
         self.kick: Kick | None = None
         self._limiter = LocalLimiter(store.clock)
+        self._counters: dict[str, tuple[int, Known, list[Tally]]] = {}
 
     def admit(self, known: Known) -> None:
         """Count a request against the source's minute; what is refused is not counted."""
@@ -99,9 +102,15 @@ class Relay:
     async def receive(self, known: Known, webhook: Webhook, sender: str) -> Receipt:
         """Write down a webhook that was checked. It is durable when this returns."""
         digest = digest_of(known.dedupe, known.source.provider, webhook)
-        return await self.record(known, self._event(known, webhook, sender), digest)
+        return await self.record(known, await self._event(known, webhook, sender), digest)
 
-    def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
+    async def expected(self, source: Source) -> bool:
+        """Whether there is anything to do with a source's events but keep them."""
+        return source.user_id == OPERATOR or bool(
+            await self.directory.connections(source.source_id)
+        )
+
+    async def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
         now = self.store.clock()
         headers = webhook.headers
         if any(name in headers for name in _HIDDEN):
@@ -111,7 +120,7 @@ class Relay:
         except UnicodeDecodeError:
             text, binary = "", webhook.content
         return Event(
-            event_id=new_id("evt"),
+            event_id=timed_id("evt", now),
             source_id=known.source.source_id,
             user_id=known.source.user_id,
             headers=_encode(headers).decode(),
@@ -123,7 +132,7 @@ class Relay:
             content_type=headers.get("content-type"),
             method=webhook.method,
             received_at=int(now * 1000),
-            todo=known.source.source_id,
+            todo=known.source.source_id if await self.expected(known.source) else None,
             expires_at=int(now) + (known.limits.retention if known.limits else 90 * 86_400),
         )
 
@@ -139,7 +148,8 @@ class Relay:
                 expires_at=expires,
             )
             actions.append(Put(seen, when=absent()))
-        await self.wakes.ensure(event.source_id, event.received_at + RESCUE_MS)
+        if event.todo is not None:
+            await self.wakes.ensure(event.source_id, event.received_at + RESCUE_MS)
         size = len(event.body) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
             try:
@@ -154,11 +164,22 @@ class Relay:
             raise Overloaded("the usage of this account changes too fast", retry_after=1.0)
         if self.heard is not None:
             self.heard(event)
-        if self.hand_over is not None:
+        if self.hand_over is not None and event.todo is not None:
             await self.hand_over(event)
         return Receipt(event.event_id, "received")
 
     def _tallies(self, known: Known, event: Event) -> list[Tally]:
+        """The counters of one more event. Those of a second are the same for all its events."""
+        second = event.received_at // 1000
+        made = self._counters.get(event.source_id)
+        if made is None or made[0] != second or made[1] is not known:
+            if len(self._counters) > _MOST_COUNTERS:
+                self._counters.clear()
+            made = (second, known, self._new_tallies(known, event))
+            self._counters[event.source_id] = made
+        return made[2]
+
+    def _new_tallies(self, known: Known, event: Event) -> list[Tally]:
         now = event.received_at / 1000
         if known.source.user_id == OPERATOR:
             return []

@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.relay.paths import Webhook
+from waystation.relay.tables import DeliveryStatus
 
 if TYPE_CHECKING:
-    from waystation.relay.tables import DeliveryStatus, Event, EventStatus
+    from waystation.relay.tables import Event, EventStatus
+
+Outcomes = dict[str, DeliveryStatus]
 
 _headers = msgspec.json.Decoder(dict[str, str])
+_outcomes = msgspec.json.Decoder(Outcomes)
+_encode = msgspec.json.Encoder().encode
 
 
-def derived(outcomes: dict[str, DeliveryStatus]) -> EventStatus:
+def outcomes_of(event: Event) -> Outcomes:
+    """What has become of an event at each of its connections."""
+    return {} if event.outcomes is None else _outcomes.decode(event.outcomes)
+
+
+def written(outcomes: Outcomes) -> str:
+    return _encode(outcomes).decode()
+
+
+def derived(outcomes: Outcomes) -> EventStatus:
     """An event's status from what became of it at each connection.
 
     While something is on its way the event is processing or retrying. After that one failure makes

@@ -119,9 +119,9 @@ class Event(
 ):
     """A webhook that was received.
 
-    A body that is not UTF-8 is in `body_bytes`. `outcomes` has the state of every connection, and
-    `status` follows from it; `revision` counts the changes of both. `todo` is the source's id
-    until deliveries have been made.
+    A body that is not UTF-8 is in `body_bytes`. `outcomes` has the state of every connection, as
+    JSON, and `status` follows from it; `revision` counts the changes of both. `todo` is the
+    source's id until deliveries have been made.
     """
 
     event_id: str
@@ -139,7 +139,7 @@ class Event(
     received_at: int
     processed_at: int | None = None
     delivered_at: int | None = None
-    outcomes: dict[str, DeliveryStatus] = msgspec.field(default_factory=dict)
+    outcomes: str | None = None
     attempt_count: int = 0
     revision: int = 0
     todo: str | None = None

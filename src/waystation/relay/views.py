@@ -10,7 +10,7 @@ import msgspec
 from waystation.accounts.keys import iso
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Verification
-from waystation.relay.states import webhook_of
+from waystation.relay.states import outcomes_of, webhook_of
 from waystation.relay.tables import DeliveryStatus, EventStatus
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def event_summary(event: Event) -> EventSummary:
         id=event.event_id,
         source_id=event.source_id,
         status=event.status,
-        connections=event.outcomes,
+        connections=outcomes_of(event),
         method=event.method,
         path=event.path or "",
         content_type=event.content_type,

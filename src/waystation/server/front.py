@@ -24,7 +24,6 @@ from waystation.server.asgi import (
     Scope,
     Send,
     bounded,
-    header,
     problem_response,
 )
 
@@ -71,16 +70,18 @@ class Front:
         begun = time.perf_counter()
         segment = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
         door = self._doors.get(segment, self._api)
-        scope["request_id"] = _request_id(scope)
+        scope["request_id"], length = _told(scope)
         answer = _Answer(scope, send)
         try:
-            await self._enter(door, scope, receive, answer)
+            await self._enter(door, length, scope, receive, answer)
         finally:
             self._account(scope, segment, door, answer, time.perf_counter() - begun)
 
-    async def _enter(self, door: Door, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _enter(
+        self, door: Door, length: int, scope: Scope, receive: Receive, answer: _Answer
+    ) -> None:
         try:
-            if _declared(scope) > door.max_body:
+            if length > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
             await door.app(scope, bounded(receive, door.max_body), answer)
         except CallerGone:
@@ -119,24 +120,27 @@ class _Answer:
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = list(message.get("headers", []))
-            names = {name for name, _ in given}
-            given += _SECURITY
+            given = [*message.get("headers", []), *_SECURITY]
+            names = [name for name, _ in given]
             given += [default for default in (_STRICT, _NO_STORE) if default[0] not in names]
             given.append((b"x-request-id", self._scope["request_id"].encode()))
             message["headers"] = given
         await self._send(message)
 
 
-def _request_id(scope: Scope) -> str:
-    """The caller's own, if it is one that can be trusted in a log; or else a new one."""
-    given = header(scope, b"x-request-id")
-    return given if given is not None and _REQUEST_ID.fullmatch(given) else nanoid(21)
+def _told(scope: Scope) -> tuple[str, int]:
+    """The request's id and the length of its body, as far as its headers say.
 
-
-def _declared(scope: Scope) -> int:
-    length = header(scope, b"content-length")
-    return int(length) if length is not None and length.isdigit() else 0
+    The id is the caller's own, if it is one that can be trusted in a log; or else a new one.
+    """
+    id_, length = "", 0
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            length = int(value)
+        elif name == b"x-request-id":
+            given = value.decode("latin-1")
+            id_ = given if _REQUEST_ID.fullmatch(given) else ""
+    return id_ or nanoid(21), length
 
 
 def explained(

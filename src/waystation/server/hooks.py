@@ -33,7 +33,7 @@ def hook_door(relay: Relay) -> Door:
         content = b"" if scope["method"] == "HEAD" else answer.body
         await Response(200, content, [(b"content-type", answer.content_type)])(send)
 
-    return Door(app, MAX_BODY)
+    return Door(app, MAX_BODY, quiet=True)
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -29,6 +29,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._looking = asyncio.Lock()
+        self._counted: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._look_again = 0.0
         self.requests = Counter(
             "waystation_http_requests",
@@ -63,8 +64,13 @@ class Metrics:
         )
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.requests.labels(method, route, str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
+        told = (method, route, status)
+        found = self._counted.get(told)
+        if found is None:
+            count = self.requests.labels(method, route, str(status))
+            found = self._counted[told] = (count, self.seconds.labels(route))
+        found[0].inc()
+        found[1].observe(seconds)
 
     async def page(self, queues: Queues, supervisor: Supervisor) -> bytes:
         """Everything; the queues as they were within the last ten seconds."""

@@ -128,8 +128,10 @@ class Write:
         return new
 
 
-def prepare(action: Action) -> Write:
-    """The resolved form of an action."""
+def prepare(action: Action | Write) -> Write:
+    """The resolved form of an action, which may have been prepared before."""
+    if isinstance(action, Write):
+        return action
     if isinstance(action, Put):
         return prepare_put(action.item, action.when)
     spec = action.key.spec

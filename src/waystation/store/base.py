@@ -13,7 +13,7 @@ from waystation.errors import (
     TransactionCancelled,
     UnreadableItem,
 )
-from waystation.store.actions import Action, Delete, Put, Update, Write, prepare, prepare_put
+from waystation.store.actions import Action, Delete, Update, Write, prepare, prepare_put
 from waystation.store.expressions import roots
 from waystation.store.items import Item
 from waystation.store.queries import Page, Query, encode_cursor
@@ -161,7 +161,7 @@ class Store(ABC):
         old = await self._write(prepare(Delete(key, when=when)), returning)
         return None if old is None else cast("I", key.spec.decode(old))
 
-    async def transact(self, *actions: Action, token: str | None = None) -> None:
+    async def transact(self, *actions: Action | Write, token: str | None = None) -> None:
         """Do all of up to 100 actions on distinct items, or none of them.
 
         The same token within ten minutes makes a repetition do nothing.
@@ -174,9 +174,9 @@ class Store(ABC):
         if len({write.key for write in writes}) != len(writes):
             raise InvalidRequest("a transaction has at most one action per item")
         await self._transact(writes, token)
-        for action in actions:
-            if isinstance(action, Put):
-                _count_version(action.item)
+        for write in writes:
+            if write.source is not None:
+                _count_version(write.source)
 
     async def batch_write(
         self, puts: Iterable[Item] = (), deletes: Iterable[Key[Any]] = ()

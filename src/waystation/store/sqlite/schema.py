@@ -41,6 +41,7 @@ FORMAT = 1
 _APPLICATION_ID = 0x57415953
 _BUSY_SECONDS = 15.0
 _MMAP_BYTES = 2**31 - 65536
+_MOST_ROWS = 64
 
 _SYSTEM = """
 CREATE TABLE IF NOT EXISTS waystation_tables (name TEXT PRIMARY KEY, spec BLOB NOT NULL);
@@ -137,10 +138,13 @@ class Layout:
         columns = ["pk", "sk", "body", *derived]
         changed = ", ".join(f"{c}=excluded.{c}" for c in ["body", *derived])
         self.get = f"SELECT body, expires FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
-        self.put = (
-            f"INSERT INTO {self.quoted} ({', '.join(columns)}) "  # noqa: S608
-            f"VALUES ({', '.join('?' * len(columns))}) ON CONFLICT (pk, sk) DO UPDATE SET {changed}"
+        self._put = (
+            f"INSERT INTO {self.quoted} ({', '.join(columns)}) VALUES ",  # noqa: S608
+            f"({', '.join('?' * len(columns))})",
+            f" ON CONFLICT (pk, sk) DO UPDATE SET {changed}",
         )
+        self.put = "".join(self._put)
+        self._puts = {1: self.put}
         self.delete = f"DELETE FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
         self.rederive = (
             f"UPDATE {self.quoted} SET {', '.join(f'{c}=?' for c in derived)} "  # noqa: S608
@@ -150,6 +154,20 @@ class Layout:
             f"SELECT pk, sk, body FROM {self.quoted} "  # noqa: S608
             "WHERE expires BETWEEN ? AND ? ORDER BY expires LIMIT ?"
         )
+
+    def put_all(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
+        """Write rows of different keys, many in one step: each step hands the interpreter's lock
+        back and forth with the event loop."""
+        at = 0
+        while at < len(rows):
+            number = min(_MOST_ROWS, 1 << ((len(rows) - at).bit_length() - 1))
+            sql = self._puts.get(number)
+            if sql is None:
+                head, values_, tail = self._put
+                sql = self._puts[number] = head + ", ".join([values_] * number) + tail
+            part = rows[at : at + number]
+            connection.execute(sql, part[0] if number == 1 else [v for row in part for v in row])
+            at += number
 
     def key(self, key: Key[Any]) -> tuple[Any, Any]:
         if self._numeric:

@@ -41,6 +41,9 @@ class Found:
 
 _UNREAD = Found(None, None)
 
+Step = tuple["Layout", "Write", Found, "Row | None"]
+"""A write that was decided on, with what it replaces and the row it makes."""
+
 
 class RowWrites:
     """Carries out writes inside the transaction that the writer has opened.
@@ -99,9 +102,13 @@ class RowWrites:
             if _seen_before(connection, token, fingerprint, now):
                 return
         failures: list[Failure | None] = []
-        steps: list[tuple[Layout, Write, Found, Row | None]] = []
+        steps: list[Step] = []
         for write, row in pairs:
             layout = self._layouts[write.key.spec.table.name]
+            if row is not None and write.condition is None and not layout.table.stream:
+                failures.append(None)
+                steps.append((layout, write, _UNREAD, row))  # whatever is there is replaced
+                continue
             found = self._find(connection, layout, write, now)
             if write.condition is not None and not evaluate.holds(write.condition, found.item):
                 code = CancellationReason.CONDITION
@@ -114,13 +121,22 @@ class RowWrites:
             steps.append((layout, write, found, row))
         if any(failures):
             raise cancelled([write for write, _ in pairs], failures)
-        for layout, write, found, row in steps:
-            self._replace(connection, layout, write, found, row, now)
+        self._carry_out(connection, steps, now)
         if token is not None:
             connection.execute(
                 "INSERT OR REPLACE INTO waystation_tokens VALUES (?, ?, ?)",
                 (token, fingerprint, now),
             )
+
+    def _carry_out(self, connection: sqlite3.Connection, steps: list[Step], now: int) -> None:
+        rows: dict[str, list[Row]] = {}
+        for layout, write, found, row in steps:
+            if row is None or layout.table.stream:
+                self._replace(connection, layout, write, found, row, now)
+            else:
+                rows.setdefault(layout.table.name, []).append(row)
+        for name, together in rows.items():
+            self._layouts[name].put_all(connection, together)
 
     def sweep(self, layout: Layout, now: int, limit: int, connection: sqlite3.Connection) -> int:
         """Remove up to `limit` expired rows, oldest first."""
