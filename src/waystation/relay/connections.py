@@ -226,7 +226,7 @@ class Connections:
         source = Source.key(user_id, connection.source_id)
         try:
             await self._store.transact(
-                Update(key_of(connection), *ended, when=attr("status") != "deleted"),
+                Update(key_of(connection), *ended, when=exists() & (attr("status") != "deleted")),
                 Update(source, add("connection_count", -1), when=exists()),
             )
         except TransactionCancelled:
@@ -236,7 +236,7 @@ class Connections:
     async def _write(self, connection: Connection, changes: list[Change]) -> Connection:
         try:
             changed = await self._store.update(
-                key_of(connection), *changes, when=attr("status") != "deleted", returning="new"
+                key_of(connection), *changes, when=exists() & (attr("status") != "deleted"), returning="new"
             )
         except ConditionFailed:
             raise NotFound("there is no such connection") from None

@@ -190,7 +190,7 @@ class Sources:
             self._check(source, secrets)
         try:
             changed = await self._store.update(
-                key_of(source), *changes, when=attr("status") != "deleted", returning="new"
+                key_of(source), *changes, when=exists() & (attr("status") != "deleted"), returning="new"
             )
         except ConditionFailed:
             raise NotFound("there is no such source") from None
@@ -209,7 +209,7 @@ class Sources:
         ended = [set_to("status", "deleted"), set_to("updated_at", now)]
         try:
             await self._store.transact(
-                Update(key_of(source), *ended, when=attr("status") != "deleted"),
+                Update(key_of(source), *ended, when=exists() & (attr("status") != "deleted")),
                 Update(User.key(user_id), add("source_count", -1), when=exists()),
                 *(Update(key_of(c), *ended, when=exists()) for c in connections),
             )

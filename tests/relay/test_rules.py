@@ -1,0 +1,282 @@
+"""Filters and transforms: what they let through, what they make, what they refuse."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from waystation.errors import InvalidInput
+from waystation.relay.filters import compile_filter
+from waystation.relay.paths import Webhook
+from waystation.relay.transforms import (
+    Transform,
+    TransformFailed,
+    apply,
+    check_transform,
+)
+
+ORDER = {
+    "type": "order.created",
+    "total": 42.5,
+    "count": 3,
+    "paid": True,
+    "note": None,
+    "tags": ["new", "vip"],
+    "items": [{"sku": "a", "n": 1}, {"sku": "b", "n": 5}],
+    "customer": {"id": "cus_1", "email": "ann@example.com"},
+}
+
+
+def webhook(body: object = ORDER, **more: Any) -> Webhook:
+    headers = {"content-type": "application/json", "x-github-event": "push"}
+    return Webhook(
+        msgspec.json.encode(body), more.pop("headers", headers), "a=1&b=2&b=3", "POST", "/eu"
+    )
+
+
+def passes(rules: object, what: Webhook | None = None) -> bool:
+    return compile_filter(rules)(what or webhook())
+
+
+def rule(path: str, operator: str, *value: object) -> dict[str, object]:
+    return {"path": path, "operator": operator, **({"value": value[0]} if value else {})}
+
+
+@pytest.mark.parametrize(
+    ("path", "operator", "value", "expected"),
+    [
+        ("$.type", "equals", "order.created", True),
+        ("body.type", "equals", "other", False),
+        ("$.count", "equals", 3, True),
+        ("$.paid", "equals", 1, False),
+        ("$.paid", "equals", True, True),
+        ("$.note", "equals", None, True),
+        ("$.missing", "equals", None, False),
+        ("$.type", "not_equals", "other", True),
+        ("$.type", "not_equals", "order.created", False),
+        ("$.missing", "not_equals", "x", True),
+        ("$.type", "in", ["order.created", "x"], True),
+        ("$.type", "in", [], False),
+        ("$.type", "contains", "created", True),
+        ("$.tags", "contains", "vip", True),
+        ("$.tags", "contains", "old", False),
+        ("$.tags", "not_contains", "old", True),
+        ("$.tags", "not_contains", "vip", False),
+        ("$.customer", "contains", "email", True),
+        ("$.type", "starts_with", "order.", True),
+        ("$.type", "ends_with", ".created", True),
+        ("$.count", "starts_with", "3", False),
+        ("$.type", "regex", r"^order\.(created|paid)$", True),
+        ("$.type", "regex", r"^paid", False),
+        ("$.count", "regex", "3", False),
+        ("$.total", "gt", 42, True),
+        ("$.total", "gt", 42.5, False),
+        ("$.total", "gte", 42.5, True),
+        ("$.total", "lt", 43, True),
+        ("$.total", "lte", 42.4, False),
+        ("$.type", "gt", "order", True),
+        ("$.type", "gt", 5, False),
+        ("$.paid", "gt", 0, False),
+        ("$.items[1].sku", "equals", "b", True),
+        ("$.items[2].sku", "equals", "b", False),
+        ("$.items[*].sku", "equals", "b", True),
+        ("$.items[*].n", "gt", 5, False),
+        ("$.items[*].sku", "not_equals", "b", False),
+        ("$.tags[*]", "equals", "vip", True),
+        ("headers.X-GitHub-Event", "equals", "push", True),
+        ("query.a", "equals", "1", True),
+        ("query.b[*]", "equals", "3", True),
+        ("method", "equals", "POST", True),
+        ("path", "starts_with", "/eu", True),
+    ],
+)
+def test_operators(path: str, operator: str, value: object, expected: bool) -> None:
+    assert passes(rule(path, operator, value)) is expected
+
+
+def test_exists_and_not_exists() -> None:
+    assert passes(rule("$.note", "exists"))
+    assert not passes(rule("$.missing", "exists"))
+    assert passes(rule("$.missing", "not_exists"))
+    assert not passes(rule("$.customer.id", "not_exists"))
+
+
+YES, NO = rule("$.count", "equals", 3), rule("$.count", "equals", 4)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([], True),
+        ([YES, NO], False),
+        ([YES, YES], True),
+        ({"all": [YES, NO]}, False),
+        ({"any": [NO, YES]}, True),
+        ({"any": []}, False),
+        ({"not": YES}, False),
+        ({"not": [YES, NO]}, True),
+        ({"all": [{"any": [NO, YES]}, {"not": NO}]}, True),
+    ],
+)
+def test_groups(rules: object, expected: bool) -> None:
+    assert passes(rules) is expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "field"),
+    [
+        ("x", "filters"),
+        ([1], "filters[0]"),
+        ({"all": {}}, "filters.all"),
+        ({"all": [], "any": []}, "filters"),
+        ([{"path": "$.a"}], "filters[0].operator"),
+        ([rule("$.a", "like", 1)], "filters[0].operator"),
+        ([rule("$.a", "equals")], "filters[0].value"),
+        ([rule("nowhere.a", "exists")], "filters[0].path"),
+        ([rule("$..a", "exists")], "filters[0].path"),
+        ([rule("$.a[x]", "exists")], "filters[0].path"),
+        ([{"path": 5, "operator": "exists"}], "filters[0].path"),
+        ([rule("$.a", "regex", "(")], "filters[0].value"),
+        ([rule("$.a", "regex", "(a)\\1")], "filters[0].value"),
+        ([rule("$.a", "regex", "x" * 1001)], "filters[0].value"),
+        ([rule("$.a", "in", "abc")], "filters[0].value"),
+        ([rule("$.a", "gt", [])], "filters[0].value"),
+        ([{**YES, "extra": 1}], "filters[0].extra"),
+        ([YES] * 101, "filters[100]"),
+        ({"not": {"not": {"not": {"not": {"not": {"not": {"not": {"not": {"not": YES}}}}}}}}}, None),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(rules: object, field: str | None) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        compile_filter(rules)
+    assert field is None or refused.value.field == field
+
+
+def test_a_regex_takes_time_by_the_text_only() -> None:
+    """Backtracking engines need longer than the age of the world for this one."""
+    hostile = compile_filter([rule("$.a", "regex", r"^(a+)+$")])
+    begun = time.monotonic()
+    assert not hostile(webhook({"a": "a" * 50_000 + "!"}))
+    assert time.monotonic() - begun < 5
+
+
+def test_a_form_is_filtered_like_json() -> None:
+    form = Webhook(
+        b"From=%2B1415&Body=hi", {"content-type": "application/x-www-form-urlencoded; charset=x"}
+    )
+    assert passes(rule("$.From", "equals", "+1415"), form)
+
+
+def test_a_body_that_is_text_is_a_text() -> None:
+    assert passes(rule("body", "contains", "hello"), Webhook(b"hello there", {}))
+
+
+def test_a_binary_body_matches_nothing() -> None:
+    assert not passes(rule("body.a", "exists"), Webhook(b"\xff\xfe", {}))
+
+
+# Transforms
+
+
+def made(transform: dict[str, Any], body: object = ORDER) -> Any:
+    compiled: Transform = msgspec.convert(transform, Transform)  # type: ignore[arg-type]
+    check_transform(compiled)
+    content, _ = apply(compiled, webhook(body))
+    return msgspec.json.decode(content)
+
+
+def test_passthrough_keeps_every_byte() -> None:
+    what = Webhook(b'{ "a" :1}\n\xff', {})
+    compiled = msgspec.convert({"type": "passthrough"}, Transform)  # type: ignore[arg-type]
+    assert apply(compiled, what) == (b'{ "a" :1}\n\xff', False)
+
+
+def test_field_map() -> None:
+    rules = [
+        {"from": "$.customer.id", "to": "buyer.id"},
+        {"from": "headers.x-github-event", "to": "kind"},
+        {"from": "$.items[*].sku", "to": "skus"},
+        {"from": "$.missing", "to": "buyer.country", "default": "DE"},
+        {"from": "$.missing", "to": "not_there"},
+        {"from": "$.note", "to": "note", "default": "x"},
+    ]
+    assert made({"type": "field_map", "rules": rules}) == {
+        "buyer": {"id": "cus_1", "country": "DE"},
+        "kind": "push",
+        "skus": ["a", "b"],
+        "note": None,
+    }
+
+
+def test_steps() -> None:
+    steps = [
+        {"op": "set", "path": "source", "value": "shop"},
+        {"op": "set", "path": "customer.vip", "value": None},
+        {"op": "remove", "path": "items"},
+        {"op": "rename", "from": "customer.email", "to": "email"},
+        {"op": "rename", "from": "missing", "to": "still_missing"},
+    ]
+    body = {"items": [1], "customer": {"id": 1, "email": "a@b"}}
+    assert made({"type": "steps", "steps": steps}, body) == {
+        "customer": {"id": 1, "vip": None},
+        "source": "shop",
+        "email": "a@b",
+    }
+
+
+def test_jmespath() -> None:
+    transform = {"type": "jmespath", "expression": "{id: customer.id, n: sum(items[*].n)}"}
+    assert made(transform) == {"id": "cus_1", "n": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("transform", "field"),
+    [
+        ({"type": "field_map", "rules": [{"from": "x.y", "to": "a"}]}, "transform.rules[0].from"),
+        ({"type": "field_map", "rules": [{"from": "$.y", "to": "a..b"}]}, "transform.rules[0].to"),
+        ({"type": "steps", "steps": [{"op": "set", "path": "a"}]}, "transform.steps[0].value"),
+        ({"type": "steps", "steps": [{"op": "remove"}]}, "transform.steps[0].path"),
+        ({"type": "steps", "steps": [{"op": "rename", "to": "b"}]}, "transform.steps[0].from"),
+        (
+            {"type": "steps", "steps": [{"op": "remove", "path": "a", "value": 1}]},
+            "transform.steps[0].value",
+        ),
+        ({"type": "jmespath", "expression": "a["}, "transform.expression"),
+        ({"type": "jmespath", "expression": "|".join(["[@,@]"] * 40)}, "transform.expression"),
+        ({"type": "jmespath", "expression": "join(a, b)"}, "transform.expression"),
+        (
+            {"type": "jmespath", "expression": "to_string([@,@,@]|[@,@,@])"},
+            "transform.expression",
+        ),
+        ({"type": "jmespath", "expression": "a" * 2001}, "transform.expression"),
+    ],
+)
+def test_transforms_that_make_no_sense_are_refused(transform: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_transform(msgspec.convert(transform, Transform))  # type: ignore[arg-type]
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("transform", "body"),
+    [
+        ({"type": "jmespath", "expression": "sum(items)"}, {"items": ["x"]}),
+        ({"type": "jmespath", "expression": "[*].[" + ",".join(["a"] * 100) + "]"}, [{}] * 9000),
+        ({"type": "jmespath", "expression": "[@,@,@]"}, ["x" * 100_000]),
+        ({"type": "steps", "steps": [{"op": "remove", "path": "a"}]}, [1, 2]),
+    ],
+)
+def test_a_transform_that_fails_says_so(transform: dict[str, Any], body: object) -> None:
+    with pytest.raises(TransformFailed):
+        made(transform, body)
+
+
+def test_a_transform_leaves_the_event_as_it_was() -> None:
+    what = webhook({"customer": {"id": 1}})
+    steps = {"type": "steps", "steps": [{"op": "set", "path": "customer.id", "value": 2}]}
+    compiled = msgspec.convert(steps, Transform)  # type: ignore[arg-type]
+    apply(compiled, what)
+    assert what.body == {"customer": {"id": 1}}

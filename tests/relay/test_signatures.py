@@ -1,0 +1,288 @@
+"""What providers sign is verified; what they did not sign is not."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.relay.hub import Hub, hub_at
+from tests.relay.senders import (
+    CERTIFICATE_URL,
+    SENDERS,
+    URL,
+    Signed,
+    paypal_certificate,
+    svix_sender,
+    twilio_json,
+)
+from waystation.relay.signatures import CHECKS, PROVIDERS, Arrival
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.site import Answer
+    from waystation.clock import ManualClock
+
+ALL = sorted(SENDERS)
+
+
+@pytest.fixture
+async def hub(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hub]:
+    """PayPal's host is not reached from here: what it would serve is given instead."""
+
+    async def fetch(url: str) -> bytes:
+        assert url == CERTIFICATE_URL
+        return paypal_certificate()
+
+    async with hub_at(clock) as running:
+        monkeypatch.setattr(running.relay.egress, "fetch", fetch)
+        yield running
+
+
+async def source(hub: Hub, provider: str, *secrets: str, **more: Any) -> str:
+    given = list(secrets) or [SENDERS[provider].secret]
+    return await hub.source(provider=provider, signing_secrets=given, public_url=URL, **more)
+
+
+def signed(hub: Hub, provider: str, secret: str | None = None, late: float = 0.0) -> Signed:
+    sender = SENDERS[provider]
+    return sender.sign(sender.body, secret or sender.secret, hub.clock() - late)
+
+
+async def send(hub: Hub, source_id: str, what: Signed) -> Answer:
+    return await hub.send(source_id, what.body, headers=what.headers, rest=what.rest)
+
+
+def test_every_provider_has_a_sender() -> None:
+    assert set(ALL) == PROVIDERS
+
+
+@pytest.mark.parametrize("provider", ALL)
+async def test_what_a_provider_signs_is_taken(hub: Hub, provider: str) -> None:
+    source_id = await source(hub, provider)
+    what = signed(hub, provider)
+    answer = await send(hub, source_id, what)
+    assert answer.status == 200, answer
+    event = await hub.event(answer.json["id"])
+    assert event["body"].encode() == what.body
+
+
+@pytest.mark.parametrize("provider", ALL)
+async def test_a_changed_body_is_refused(hub: Hub, provider: str) -> None:
+    source_id = await source(hub, provider)
+    what = signed(hub, provider)
+    if provider == "mailgun":  # signs its timestamp and token, not the rest
+        what.body = what.body.replace(b"ttt", b"uuu")
+    else:
+        what.body = what.body.replace(b"o", b"0", 1)
+    answer = await send(hub, source_id, what)
+    assert answer.status == 401
+    assert (await hub.get(f"/v1/sources/{source_id}/events"))["data"] == []
+
+
+@pytest.mark.parametrize("provider", sorted(set(ALL) - {"sendgrid"}))
+async def test_another_secret_is_refused(hub: Hub, provider: str) -> None:
+    other = "whsec_" + base64.b64encode(b"x" * 32).decode()
+    source_id = await source(hub, provider, other)
+    assert (await send(hub, source_id, signed(hub, provider))).status == 401
+
+
+@pytest.mark.parametrize("provider", ALL)
+async def test_each_of_several_secrets_is_good(hub: Hub, provider: str) -> None:
+    other = "whsec_" + base64.b64encode(b"x" * 32).decode()
+    source_id = await source(hub, provider, other, SENDERS[provider].secret)
+    assert (await send(hub, source_id, signed(hub, provider))).status == 200
+
+
+@pytest.mark.parametrize("provider", sorted(p for p in ALL if SENDERS[p].dated))
+async def test_what_is_old_is_refused(hub: Hub, provider: str) -> None:
+    source_id = await source(hub, provider)
+    assert (await send(hub, source_id, signed(hub, provider, late=301))).status == 401
+
+
+@pytest.mark.parametrize("provider", ALL)
+async def test_a_request_without_a_signature_is_refused(hub: Hub, provider: str) -> None:
+    source_id = await source(hub, provider)
+    assert (await hub.send(source_id, SENDERS[provider].body)).status == 401
+
+
+@pytest.mark.parametrize("provider", sorted(CHECKS))
+@pytest.mark.parametrize("junk", ["", "é\x80ÿ", "t=1,v1=é", "ts=9;h1=", "=" * 50, "v1,é v1,"])
+def test_junk_in_headers_is_a_wrong_signature(provider: str, junk: str) -> None:
+    """A header with bytes that are not ASCII is a failed signature, never a crash."""
+    what = SENDERS[provider].sign(SENDERS[provider].body, SENDERS[provider].secret, 1e9)
+    headers = {name.lower(): junk for name in what.headers}
+    arrival = Arrival("POST", URL, headers, what.body.replace(b"ttt", b"uuu"), 1e9)
+    assert not CHECKS[provider](arrival, SENDERS[provider].secret)
+
+
+async def test_a_secret_that_makes_no_sense_is_a_wrong_signature(hub: Hub) -> None:
+    for provider in ("sendgrid", "standard-webhooks"):
+        source_id = await source(hub, provider, "not base64 !!")
+        assert (await send(hub, source_id, signed(hub, provider))).status == 401
+
+
+async def test_several_signatures_in_one_header(hub: Hub) -> None:
+    """A provider that rotates its own secret signs with both."""
+    old = signed(hub, "stripe", "whsec_old").headers["Stripe-Signature"]
+    new = signed(hub, "stripe").headers["Stripe-Signature"].partition(",")[2]
+    what = Signed({"Stripe-Signature": f"{old},{new}"}, SENDERS["stripe"].body)
+    assert (await send(hub, await source(hub, "stripe"), what)).status == 200
+
+
+async def test_twilio_signs_json_by_its_hash(hub: Hub) -> None:
+    source_id = await source(hub, "twilio")
+    good = twilio_json(b'{"a": 1}', SENDERS["twilio"].secret, 0)
+    assert (await send(hub, source_id, good)).status == 200
+    good.body = b'{"a": 2}'
+    assert (await send(hub, source_id, good)).status == 401
+
+
+async def test_twilio_may_sign_the_default_port(hub: Hub) -> None:
+    sender = SENDERS["twilio"]
+    source_id = await hub.source(
+        provider="twilio",
+        signing_secrets=[sender.secret],
+        public_url=URL.replace("example.com", "example.com:443"),
+    )
+    assert (await send(hub, source_id, signed(hub, "twilio"))).status == 200
+
+
+async def test_svix_headers_are_known_too(hub: Hub) -> None:
+    sender = SENDERS["standard-webhooks"]
+    source_id = await source(hub, "standard-webhooks")
+    what = svix_sender(sender.body, sender.secret, hub.clock())
+    assert (await send(hub, source_id, what)).status == 200
+
+
+async def test_ed25519_signatures_of_the_standard(hub: Hub) -> None:
+    key = Ed25519PrivateKey.generate()
+    public = "whpk_" + base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    source_id = await source(hub, "standard-webhooks", public)
+    stamp = str(int(hub.clock()))
+    signature = base64.b64encode(key.sign(f"msg_2.{stamp}.".encode() + b"{}")).decode()
+    headers = {"webhook-id": "msg_2", "webhook-timestamp": stamp}
+    good = Signed(headers | {"webhook-signature": f"v1a,{signature}"}, b"{}")
+    assert (await send(hub, source_id, good)).status == 200
+    bad = Signed(headers | {"webhook-signature": f"v1,{signature}"}, b"{}")
+    assert (await send(hub, source_id, bad)).status == 401
+
+
+async def test_mailgun_in_a_form(hub: Hub) -> None:
+    source_id = await source(hub, "mailgun")
+    told = msgspec.json.decode(signed(hub, "mailgun").body)["signature"]
+    body = "&".join(f"{name}={value}" for name, value in told.items()).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert (await send(hub, source_id, Signed(headers, body))).status == 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        CERTIFICATE_URL.replace("https", "http"),
+        CERTIFICATE_URL.replace("api.paypal.com", "api.paypal.com.example.org"),
+        CERTIFICATE_URL.replace("api.paypal.com", "api.paypal.com@example.org"),
+        CERTIFICATE_URL.replace("api.paypal.com", "api.paypal.com:8443"),
+        CERTIFICATE_URL.replace("/v1/notifications/certs", "/x"),
+        "https://[",
+        "",
+    ],
+)
+async def test_paypals_certificate_comes_from_paypal(hub: Hub, url: str) -> None:
+    source_id = await source(hub, "paypal")
+    what = signed(hub, "paypal")
+    what.headers["PAYPAL-CERT-URL"] = url
+    assert (await send(hub, source_id, what)).status == 401
+
+
+async def test_a_custom_scheme_is_all_the_sources_own(hub: Hub) -> None:
+    scheme = {
+        "header": "X-Acme-Sig",
+        "algorithm": "sha512",
+        "encoding": "base64",
+        "prefix": "acme=",
+        "timestamp_header": "X-Acme-Time",
+        "tolerance": 10,
+    }
+    source_id = await source(hub, "custom", "s3cret", verification=scheme)
+
+    def made(stamp: int) -> Signed:
+        digest = hmac.new(b"s3cret", f"{stamp}.".encode() + b"{}", "sha512").digest()
+        return Signed(
+            {
+                "X-Acme-Sig": "acme=" + base64.b64encode(digest).decode(),
+                "X-Acme-Time": str(stamp),
+            },
+            b"{}",
+        )
+
+    now = int(hub.clock())
+    assert (await send(hub, source_id, made(now))).status == 200
+    assert (await send(hub, source_id, made(now - 11))).status == 401
+
+
+def test_githubs_published_example() -> None:
+    headers = {
+        "x-hub-signature-256": (
+            "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+        )
+    }
+    arrival = Arrival("POST", URL, headers, b"Hello, World!", 0.0)
+    assert CHECKS["github"](arrival, "It's a Secret to Everybody")
+
+
+def test_slacks_published_example() -> None:
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow"
+        b"&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner"
+        b"&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands"
+        b"%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
+        b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    headers = {
+        "x-slack-request-timestamp": "1531420618",
+        "x-slack-signature": (
+            "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
+        ),
+    }
+    arrival = Arrival("POST", URL, headers, body, 1531420618.0)
+    assert CHECKS["slack"](arrival, "8f742231b10e8888abcd99yyyzzz85a5")
+
+
+def test_sendgrids_published_example() -> None:
+    body = (
+        b'[{"email":"hello@world.com","event":"dropped","reason":"Bounced Address",'
+        b'"sg_event_id":"ZHJvcC0xMDk5NDkxOS1MUnpYbF9OSFN0T0doUTRrb2ZTbV9BLTA",'
+        b'"sg_message_id":"LRzXl_NHStOGhQ4kofSm_A.filterdrecv-p3mdw1-756b745b58-kmzbl-18-5F5FC76C'
+        b'-9.0","smtp-id":"<LRzXl_NHStOGhQ4kofSm_A@ismtpd0039p1iad1.sendgrid.net>",'
+        b'"timestamp":1600112492}]\r\n'
+    )
+    headers = {
+        "x-twilio-email-event-webhook-signature": (
+            "MEUCIGHQVtGj+Y3LkG9fLcxf3qfI10QysgDWmMOVmxG0u6ZUAiEAyBiXDWzM+uOe5W0JuG+luQAbPIqHh89M"
+            "15TluLtEZtM="
+        ),
+        "x-twilio-email-event-webhook-timestamp": "1600112502",
+    }
+    key = (
+        "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE83T4O/n84iotIvIW4mdBgQ/7dAfSmpqIM8kF9mN1flpVKS3GRqe62g"
+        "w+2fNNRaINXvVpiglSI8eNEc6wEA3F+g=="
+    )
+    assert CHECKS["sendgrid"](Arrival("POST", URL, headers, body, 0.0), key)
+
+
+def test_squares_sdk_agrees() -> None:
+    from square.utils.webhooks_helper import verify_signature
+
+    what = SENDERS["square"].sign(SENDERS["square"].body, "a key", 0.0)
+    assert verify_signature(
+        request_body=what.body.decode(),
+        signature_header=what.headers["x-square-hmacsha256-signature"],
+        signature_key="a key",
+        notification_url=URL,
+    )
