@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.cloudformation import template
 from waystation.errors import InvalidInput, WaystationError
+from waystation.relay import commands as relay
 from waystation.settings import Settings, load_settings
 from waystation.store.tables import scoped_name
 from waystation.tables import QUEUES, SYSTEMS, TABLES
@@ -75,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     tables.add_argument("--cloudformation", action="store_true", help="the deployment template")
     tables.set_defaults(run=_tables)
+
+    relay.add_parser(commands, shared)
     return parser
 
 

@@ -37,6 +37,7 @@ WaystationError
 │   ├── Conflict
 │   ├── TooManyRequests         `retry_after` says when to ask again
 │   └── Overloaded              the same, but the fault is ours
+├── ServerRefused               a command's server is not there, or would not do it
 ├── SettingsError               a setting is unknown or makes no sense
 ├── AwsError                    what an AWS service answered, before a system makes sense of it
 └── DeclarationError            a table or item type is declared wrongly
@@ -268,6 +269,10 @@ class TooManyRequests(Refusal):
 
 class Overloaded(TooManyRequests):
     """There is more to do than we can take on."""
+
+
+class ServerRefused(WaystationError):
+    """A command's server could not be reached, or would not do it."""
 
 
 class SettingsError(WaystationError):

@@ -54,6 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
             "in `waystation.key` beside the SQLite file, required with any other store"
         ),
     ] = None
+    api_key: Annotated[str | None, Meta(description="the key that commands call a server with")] = (
+        None
+    )
     trusted_proxies: Annotated[
         list[str], Meta(description="addresses of proxies whose `X-Forwarded-For` is believed")
     ] = []
@@ -182,7 +185,7 @@ SECRETS = frozenset(
     {
         *("secret_key", "github_client_secret", "google_client_secret", "slack_signing_secret"),
         *("desk_webhook_tokens", "desk_hmac_secret", "richpanel_api_key"),
-        "stripe_webhook_secrets",
+        *("stripe_webhook_secrets", "api_key"),
     }
 )
 _TYPES = get_type_hints(Settings, include_extras=True)

@@ -268,9 +268,7 @@ async def test_deduplication_can_be_turned_off(hub: Hub) -> None:
 
 async def test_events_expire_by_the_plan(hub: Hub) -> None:
     tokens = await hub.server.sign_up("free@example.com")
-    answer = await hub.call(
-        "POST", "/v1/sources", {"name": "x"}, token=tokens["access_token"]
-    )
+    answer = await hub.call("POST", "/v1/sources", {"name": "x"}, token=tokens["access_token"])
     event_id = (await hub.send(answer.json["id"])).json["id"]
     found = await hub.relay.store.query(Event.query(event_id, index="GSI1"))
     assert found.items[0].expires_at == int(hub.clock()) + 86_400

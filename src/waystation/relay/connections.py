@@ -236,7 +236,10 @@ class Connections:
     async def _write(self, connection: Connection, changes: list[Change]) -> Connection:
         try:
             changed = await self._store.update(
-                key_of(connection), *changes, when=exists() & (attr("status") != "deleted"), returning="new"
+                key_of(connection),
+                *changes,
+                when=exists() & (attr("status") != "deleted"),
+                returning="new",
             )
         except ConditionFailed:
             raise NotFound("there is no such connection") from None

@@ -13,7 +13,7 @@ from waystation.relay.filters import stored_filter
 from waystation.relay.states import derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
-from waystation.store import Put, Update, absent, add, attr, key_of, remove, set_to
+from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +173,9 @@ class Dispatch:
 
 def _unchanged(event: Event) -> Condition:
     revision = attr("revision")
-    return revision == event.revision if event.revision else (revision.absent() | (revision == 0))
+    if event.revision:
+        return revision == event.revision
+    return exists() & (revision.absent() | (revision == 0))
 
 
 def _wanted(connection: Connection, webhook: Webhook) -> tuple[DeliveryStatus, str | None]:

@@ -190,7 +190,10 @@ class Sources:
             self._check(source, secrets)
         try:
             changed = await self._store.update(
-                key_of(source), *changes, when=exists() & (attr("status") != "deleted"), returning="new"
+                key_of(source),
+                *changes,
+                when=exists() & (attr("status") != "deleted"),
+                returning="new",
             )
         except ConditionFailed:
             raise NotFound("there is no such source") from None

@@ -212,9 +212,13 @@ def event_detail(event: Event, deliveries: list[Delivery], attempts: list[Attemp
         tried.setdefault(attempt.delivery_id, []).append(attempt)
     shown = [
         delivery_view(delivery, tried.get(delivery.delivery_id, []))
-        for delivery in sorted(deliveries, key=lambda d: (d.created_at, d.connection_id))
+        for delivery in sorted(deliveries, key=_age)
     ]
     return EventDetail(**msgspec.structs.asdict(event_view(event)), deliveries=shown)
+
+
+def _age(delivery: Delivery) -> tuple[int, str, str]:
+    return delivery.created_at, delivery.replay_id or "", delivery.connection_id
 
 
 def delivery_view(delivery: Delivery, attempts: list[Attempt]) -> DeliveryView:

@@ -1,0 +1,179 @@
+"""Stripe's subscription events change plans, through the relay itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import stripe
+
+from tests.relay.hub import Hub, hub_at
+from waystation.errors import SettingsError
+from waystation.relay.tables import Event
+from waystation.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support.site import Answer
+    from waystation.clock import ManualClock
+
+SECRET = "whsec_billing"
+
+
+@pytest.fixture
+async def paid(clock: ManualClock) -> AsyncIterator[Hub]:
+    async with hub_at(
+        clock,
+        stripe_webhook_secrets=[SECRET],
+        stripe_prices=["price_starter=starter", "price_pro=pro"],
+    ) as hub:
+        yield hub
+
+
+class Customer:
+    def __init__(self, hub: Hub, user_id: str, token: str) -> None:
+        self.hub = hub
+        self.user_id = user_id
+        self.token = token
+        self._count = 0
+
+    async def plan(self) -> str:
+        answer = await self.hub.call("GET", "/v1/me", token=self.token)
+        found: str = answer.json["plan"]
+        return found
+
+    async def tell(self, kind: str, created: int, secret: str = SECRET, **about: Any) -> Answer:
+        self._count += 1
+        event = {
+            "id": about.pop("event_id", f"evt_{self._count}"),
+            "object": "event",
+            "type": kind,
+            "created": created,
+            "data": {"object": {"id": "sub_1", "customer": "cus_1", **about}},
+        }
+        body = msgspec.json.encode(event)
+        header = stripe.WebhookSignature.generate_signature_header(
+            payload=body.decode(), secret=secret, timestamp=int(self.hub.clock())
+        )
+        answer = await self.hub.send("billing", body, headers={"Stripe-Signature": header})
+        await self.hub.settle()
+        return answer
+
+    async def subscribe(self, price: str, created: int, status: str = "active") -> Answer:
+        return await self.tell(
+            "customer.subscription.updated",
+            created,
+            status=status,
+            items={"data": [{"price": {"id": price}}]},
+        )
+
+
+@pytest.fixture
+async def ann(paid: Hub) -> Customer:
+    tokens = await paid.server.sign_up("ann@stripe.example")
+    made = await paid.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
+    key = made.json["key"]
+    me = await paid.call("GET", "/v1/me", token=key)
+    customer = Customer(paid, me.json["id"], key)
+    answer = await customer.tell(
+        "checkout.session.completed", 1, client_reference_id=me.json["id"], subscription="sub_1"
+    )
+    assert answer.status == 200
+    return customer
+
+
+async def test_a_subscription_changes_the_plan(ann: Customer) -> None:
+    assert await ann.plan() == "free"
+    await ann.subscribe("price_starter", 10)
+    assert await ann.plan() == "starter"
+    await ann.subscribe("price_pro", 20)
+    assert await ann.plan() == "pro"
+    await ann.tell("customer.subscription.deleted", 30, status="canceled")
+    assert await ann.plan() == "free"
+
+
+async def test_events_out_of_order(ann: Customer) -> None:
+    await ann.subscribe("price_pro", 20)
+    await ann.subscribe("price_starter", 10)
+    assert await ann.plan() == "pro"
+
+
+async def test_a_repeated_event_is_a_duplicate(ann: Customer) -> None:
+    about: dict[str, Any] = {
+        "status": "active",
+        "items": {"data": [{"price": {"id": "price_pro"}}]},
+    }
+    first = await ann.tell("customer.subscription.created", 10, event_id="evt_same", **about)
+    again = await ann.tell("customer.subscription.created", 10, event_id="evt_same", **about)
+    assert (first.json["status"], again.json["status"]) == ("received", "duplicate")
+
+
+@pytest.mark.parametrize("status", ["unpaid", "canceled", "incomplete_expired", "paused"])
+async def test_what_is_not_paid_is_free(ann: Customer, status: str) -> None:
+    await ann.subscribe("price_pro", 10)
+    await ann.subscribe("price_pro", 20, status)
+    assert await ann.plan() == "free"
+
+
+async def test_an_unknown_price_changes_nothing(ann: Customer) -> None:
+    await ann.subscribe("price_pro", 10)
+    await ann.subscribe("price_other", 20)
+    assert await ann.plan() == "pro"
+
+
+async def test_metadata_can_name_the_account(paid: Hub, ann: Customer) -> None:
+    await ann.tell(
+        "customer.subscription.created",
+        10,
+        customer="cus_unknown",
+        status="active",
+        metadata={"user_id": ann.user_id},
+        items={"data": [{"price": {"id": "price_pro"}}]},
+    )
+    assert await ann.plan() == "pro"
+
+
+async def test_a_forged_event_is_refused(ann: Customer) -> None:
+    answer = await ann.tell("customer.subscription.deleted", 10, secret="whsec_other")
+    assert answer.status == 401
+
+
+async def test_what_is_not_about_a_subscription_is_kept_and_passed_over(ann: Customer) -> None:
+    assert (await ann.tell("invoice.paid", 10)).status == 200
+    assert (await ann.tell("customer.subscription.updated", 10, items="junk")).status == 200
+    assert await ann.plan() == "free"
+    events = (await ann.hub.relay.store.query(Event.query("billing"))).items
+    assert all(event.todo is None for event in events)
+
+
+async def test_a_plan_that_was_not_applied_yet_is_applied_after_a_restart(
+    paid: Hub, ann: Customer
+) -> None:
+    async def nobody(event: Event) -> None:
+        """The process ends here."""
+
+    paid.relay.hand_over = nobody
+    await ann.subscribe("price_pro", 10)
+    assert await ann.plan() == "free"
+    await paid.later(31)
+    assert await ann.plan() == "pro"
+
+
+async def test_it_is_off_until_configured(hub: Hub) -> None:
+    assert (await hub.send("billing", b"{}")).status == 404
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stripe_webhook_secrets": ["x"]},
+        {"stripe_prices": ["price_1=pro"]},
+        {"stripe_webhook_secrets": ["x"], "stripe_prices": ["price_1=gold"]},
+        {"stripe_webhook_secrets": ["x"], "stripe_prices": ["price_1"]},
+    ],
+)
+def test_settings_that_make_no_sense(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        Settings(**given)
