@@ -209,10 +209,10 @@ class EventController(Controller):
 async def _messages(
     tails: Tails, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event
 ) -> AsyncIterator[ServerSentEventMessage]:
-    yield ServerSentEventMessage(comment="events follow")
+    yield ServerSentEventMessage(data=None, comment="events follow")
     async for event in tails.follow(user_id, source_id, since, bell):
         if event is None:
-            yield ServerSentEventMessage(comment="still here")
+            yield ServerSentEventMessage(data=None, comment="still here")
         else:
             yield ServerSentEventMessage(
                 event="event",

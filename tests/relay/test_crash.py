@@ -1,0 +1,214 @@
+"""Killed at any moment, the relay delivers every event that it acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from tests.support.receiver import Got, Reaction, receiving
+from tests.support.site import SECRET
+from waystation.accounts.tables import User
+from waystation.relay.connections import NewConnection
+from waystation.relay.sources import NewSource
+from waystation.relay.tables import Attempt, Delivery, Event, Hour, Source
+from waystation.server.runtime import Runtime, running
+from waystation.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from waystation.store import Store
+
+ROUNDS = max(3, int(os.environ.get("CRASH_ROUNDS", "20")) // 4)
+APART = 120.0
+SENDERS = 8
+
+
+class Sent:
+    """Who sends, and what they were told."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[str] = []
+        self.count = 0
+
+    async def keep_sending(self, url: str) -> None:
+        async with aiohttp.ClientSession() as http:
+            await asyncio.gather(*(self._sender(http, url) for _ in range(SENDERS)))
+
+    async def _sender(self, http: aiohttp.ClientSession, url: str) -> None:
+        while True:
+            self.count += 1
+            try:
+                async with http.post(url, json={"n": self.count}) as answer:
+                    told = await answer.json()
+                    if answer.status == 200:
+                        self.acknowledged.append(told["id"])
+            except (aiohttp.ClientError, OSError, msgspec.DecodeError):
+                return
+
+
+@asynccontextmanager
+async def process(settings: dict[str, Any], role: str, ahead: float) -> AsyncIterator[Any]:
+    """The product in a role. It is killed at the end, if not before."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WAYSTATION_")}
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.relay.process"),
+        *(msgspec.json.encode(settings).decode(), role, str(ahead)),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert started.stdout is not None
+        url = (await started.stdout.readline()).decode().strip()
+        assert url.startswith("http"), "it did not start"
+        yield started, url
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+async def live_and_die(
+    settings: dict[str, Any], roles: list[str], ahead: float, source: str, sent: Sent, rng: Any
+) -> None:
+    """One life: started, used, and each of its processes killed at a moment of its own."""
+    async with AsyncExitStack() as stack:
+        started = [
+            await stack.enter_async_context(process(settings, role, ahead)) for role in roles
+        ]
+        url = started[0][1]
+        sending = asyncio.create_task(sent.keep_sending(f"{url}/in/{source}"))
+
+        async def kill(one: Any) -> None:
+            await asyncio.sleep(rng.uniform(0.05, 0.7))
+            one.kill()
+
+        await asyncio.gather(*(kill(one) for one, _ in started))
+        await sending
+
+
+async def prepare(settings: dict[str, Any], url: str) -> str:
+    """A source with two connections, one of which fails now and then."""
+    async with running(Settings(**settings)) as runtime:
+        user = await runtime.accounts.find_or_open("ann@example.com")
+        relay = runtime.relay
+        source = await relay.sources.create(user.user_id, NewSource(name="crash"))
+        for path in ("a", "b"):
+            given = NewConnection(name=path, destination_url=f"{url}/{path}")
+            await relay.connections.create(source, given)
+        return source.source_id
+
+
+async def finish(settings: dict[str, Any], roles: list[str], ahead: float, source: str) -> float:
+    """Lives that nobody ends, until nothing is open; the time after them."""
+    for _ in range(15):
+        ahead += APART
+        async with AsyncExitStack() as stack:
+            for role in roles:
+                await stack.enter_async_context(process(settings, role, ahead))
+            if await all_done(settings, ahead, source):
+                return ahead
+    raise AssertionError("something is stuck")
+
+
+async def all_done(settings: dict[str, Any], ahead: float, source: str) -> bool:
+    async with running(Settings(**settings), clock=lambda: time.time() + ahead) as runtime:
+        for _ in range(60):
+            found = await statuses(runtime.store, source)
+            if found <= {"delivered", "retrying"}:
+                return found == {"delivered"}  # what is retrying waits for the next life
+            await asyncio.sleep(0.1)
+    return False
+
+
+async def statuses(store: Store, source: str) -> set[str]:
+    return {event.status async for event in store.iterate(Event.query(source))}
+
+
+async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -> None:
+    """Nothing is lost, nothing is stuck, and all that is written agrees."""
+    store = runtime.store
+    events = {event.event_id: event async for event in store.iterate(Event.query(source))}
+    assert len(sent.acknowledged) > 20
+    assert set(sent.acknowledged) <= events.keys()
+    reached = {(got.path, got.headers["x-waystation-event"]) for got in receiver.got}
+    assert {(path, id_) for path in ("/a", "/b") for id_ in events} <= reached
+    for event in events.values():
+        assert event.todo is None
+        deliveries = (await store.query(Delivery.query(event.event_id))).items
+        attempts = (await store.query(Attempt.query(event.event_id))).items
+        assert [d.status for d in deliveries] == ["delivered"] * 2
+        assert all(d.lane is None and d.claim is None for d in deliveries)
+        assert event.attempt_count == len(attempts) == sum(d.attempts for d in deliveries)
+        for delivery in deliveries:
+            codes = {
+                a.attempt_number: a.status_code
+                for a in attempts
+                if a.delivery_id == delivery.delivery_id
+            }
+            assert sorted(codes) == list(range(1, delivery.attempts + 1))
+            assert codes[delivery.attempts] == 200
+    [user] = (await store.scan(User)).items
+    [kept] = [s for s in (await store.query(Source.query(user.user_id))).items if s.event_count]
+    received = sum(h.received for h in (await store.query(Hour.query(user.user_id))).items)
+    delivered = sum(h.delivered for h in (await store.query(Hour.query(user.user_id))).items)
+    assert user.usage_this_month == kept.event_count == received == len(events)
+    assert delivered == 2 * len(events)
+
+
+async def crash_test(settings: dict[str, Any], roles: list[str], seed: int, rounds: int) -> None:
+    rng = random.Random(seed)
+
+    def decide(got: Got) -> Reaction:
+        fails = got.path == "/b" and rng.random() < 0.05
+        return Reaction(500 if fails else 200, b"")
+
+    async with receiving() as receiver:
+        receiver.decide = decide
+        source = await prepare(settings, receiver.url)
+        sent = Sent()
+        ahead = 0.0
+        for _ in range(rounds):
+            await live_and_die(settings, roles, ahead, source, sent, rng)
+            ahead += APART
+        ahead = await finish(settings, roles, ahead, source)
+        async with running(Settings(**settings), clock=lambda: time.time() + ahead) as runtime:
+            await check(runtime, source, sent, receiver)
+
+
+@pytest.mark.parametrize("roles", [["all"], ["api", "worker"]], ids="+".join)
+async def test_every_acknowledged_event_is_delivered(tmp_path: Path, roles: list[str]) -> None:
+    settings = {
+        "store": f"sqlite:///{tmp_path}/relay.db",
+        "blobs": f"file:{tmp_path}/blobs",
+        "secret_key": SECRET,
+    }
+    await crash_test(settings, roles, 11 + len(roles), ROUNDS)
+
+
+@pytest.mark.parametrize("roles", [["all"], ["api", "worker"]], ids="+".join)
+async def test_every_acknowledged_event_is_delivered_on_aws(
+    dynamodb_url: str, moto_url: str, monkeypatch: pytest.MonkeyPatch, roles: list[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", moto_url)
+    settings = {
+        "store": "dynamodb://us-east-1",
+        "queue": "sqs://us-east-1",
+        "aws_endpoint_url": dynamodb_url,
+        "blobs": "memory:///",
+        "secret_key": SECRET,
+        "env": f"crash{len(roles)}",
+        "allow_networks": ["127.0.0.0/8"],
+    }
+    await crash_test(settings, roles, 21 + len(roles), 3)
