@@ -55,7 +55,8 @@ def test_the_template_has_what_each_table_needs(capsys: pytest.CaptureFixture[st
     assert events["BillingMode"] == "PAY_PER_REQUEST"
     assert events["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     assert events["TimeToLiveSpecification"] == {"AttributeName": "expiresAt", "Enabled": True}
-    assert [index["IndexName"] for index in events["GlobalSecondaryIndexes"]] == ["GSI1"]
+    indexes = [index["IndexName"] for index in events["GlobalSecondaryIndexes"]]
+    assert indexes == ["GSI1", "GSI2", "GSI3"]
     assert made["dev-stak-inbox"]["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}
 
 

@@ -143,7 +143,8 @@ def test_a_key_is_made_beside_the_database(tmp_path: Path) -> None:
 
 def test_secrets_are_not_shown() -> None:
     given: dict[str, Any] = dict.fromkeys(SECRETS, "hush" * 10)
-    given["desk_webhook_tokens"] = ["hush" * 10]
+    given["desk_webhook_tokens"] = given["stripe_webhook_secrets"] = ["hush" * 10]
+    given["stripe_prices"] = ["price_1=pro"]
     settings = Settings(
         **given, github_client_id="x", google_client_id="x", public_url="https://x.example"
     )

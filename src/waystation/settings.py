@@ -103,7 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
 
     def __post_init__(self) -> None:
         for name in NAMES:
-            if getattr(self, name) == "" and name != "env":
+            value = getattr(self, name)
+            if (value == "" and name != "env") or (isinstance(value, list) and "" in value):
                 raise SettingsError(f"{name}: it is empty")
         self._check_storage()
         if not re.fullmatch(r"[a-z0-9-]{0,20}", self.env):

@@ -36,6 +36,9 @@ SOURCES: list[tuple[dict[str, Any], str]] = [
     ({"name": "x", "dedupe": {"mode": "fields", "fields": ["nowhere"]}}, "dedupe.fields[0]"),
     ({"name": "x", "dedupe": {"window": 0}}, "dedupe.window"),
     ({"name": "x", "public_url": "ftp://x"}, "public_url"),
+    ({"name": "x", "public_url": "https://[bad"}, "public_url"),
+    ({"name": "x", "public_url": "https://"}, "public_url"),
+    ({"name": "x", "public_url": "https://a b"}, "public_url"),
     ({"name": "x", "status": "deleted"}, "status"),
     ({"name": "x", "colour": "red"}, "colour"),
 ]
@@ -210,6 +213,18 @@ async def test_a_deleted_source_takes_its_connections_along(hub: Hub, receiver: 
     made = await hub.connect(source, receiver.url)
     await hub.call("DELETE", f"/v1/sources/{source}")
     assert (await hub.call("GET", f"/v1/connections/{made['id']}")).status == 404
+
+
+async def test_a_body_that_is_not_utf_8(hub: Hub) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = await hub.call("POST", "/v1/sources", body=b'{"name": "\xff"}', headers=headers)
+    assert (answer.status, answer.fields) == (400, ["body"])
+
+
+@pytest.mark.parametrize("host", ["x:99999", "x:abc", "[", ""])
+async def test_an_odd_host(hub: Hub, host: str) -> None:
+    answer = await hub.call("POST", "/v1/sources", {"name": "x"}, headers={"Host": host})
+    assert answer.status in (201, 400)
 
 
 @pytest.mark.parametrize("id_", ["x", "a%23b", "%00", "x" * 65, "é", "..", "%F0%9F%92%A9"])

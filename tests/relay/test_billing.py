@@ -51,7 +51,7 @@ class Customer:
             "object": "event",
             "type": kind,
             "created": created,
-            "data": {"object": {"id": "sub_1", "customer": "cus_1", **about}},
+            "data": {"object": {"id": "sub_1", "customer": "cus_1"} | about},
         }
         body = msgspec.json.encode(event)
         header = stripe.WebhookSignature.generate_signature_header(
@@ -135,6 +135,45 @@ async def test_metadata_can_name_the_account(paid: Hub, ann: Customer) -> None:
     assert await ann.plan() == "pro"
 
 
+async def test_a_subscription_may_come_before_its_checkout(paid: Hub) -> None:
+    tokens = await paid.server.sign_up("early@stripe.example")
+    made = await paid.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
+    me = await paid.call("GET", "/v1/me", token=made.json["key"])
+    early = Customer(paid, me.json["id"], made.json["key"])
+    await early.subscribe("price_pro", 10)
+    assert await early.plan() == "free"
+    await early.tell(
+        "checkout.session.completed", 9, client_reference_id=early.user_id, subscription="sub_1"
+    )
+    await paid.later(40)
+    assert await early.plan() == "pro"
+
+
+async def test_an_upgrade_survives_the_end_of_the_old_subscription(ann: Customer) -> None:
+    about: dict[str, Any] = {"items": {"data": [{"price": {"id": "price_pro"}}]}}
+    await ann.tell("customer.subscription.created", 10, id="sub_old", status="active", **about)
+    await ann.tell("customer.subscription.created", 20, id="sub_new", status="active", **about)
+    await ann.tell("customer.subscription.deleted", 30, id="sub_old", status="canceled", **about)
+    assert await ann.plan() == "pro"
+    await ann.tell("customer.subscription.deleted", 40, id="sub_new", status="canceled", **about)
+    assert await ann.plan() == "free"
+
+
+async def test_a_subscription_that_is_not_complete_changes_nothing(ann: Customer) -> None:
+    await ann.subscribe("price_pro", 10)
+    await ann.subscribe("price_pro", 10, "incomplete")
+    assert await ann.plan() == "pro"
+
+
+async def test_the_billing_source_is_not_forgotten(
+    ann: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.relay.directory._MOST_KEPT", 2)
+    for _ in range(4):
+        await ann.hub.send(await ann.hub.source())
+    assert (await ann.subscribe("price_pro", 10)).status == 200
+
+
 async def test_a_forged_event_is_refused(ann: Customer) -> None:
     answer = await ann.tell("customer.subscription.deleted", 10, secret="whsec_other")
     assert answer.status == 401
@@ -172,6 +211,7 @@ async def test_it_is_off_until_configured(hub: Hub) -> None:
         {"stripe_prices": ["price_1=pro"]},
         {"stripe_webhook_secrets": ["x"], "stripe_prices": ["price_1=gold"]},
         {"stripe_webhook_secrets": ["x"], "stripe_prices": ["price_1"]},
+        {"stripe_webhook_secrets": [""], "stripe_prices": ["price_1=pro"]},
     ],
 )
 def test_settings_that_make_no_sense(given: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import time
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
@@ -227,6 +228,31 @@ async def test_a_huge_answer_is_not_read(hub: Hub) -> None:
     await server.wait_closed()
 
 
+async def test_a_compressed_body_is_delivered_as_such(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    body = gzip.compress(b'{"n": 1}')
+    await hub.sent(source, body, headers={"Content-Encoding": "gzip"})
+    [got] = receiver.got
+    assert got.headers["content-encoding"] == "gzip"
+    assert got.body in (body, b'{"n": 1}')  # the receiver's server may have unpacked it
+
+
+async def test_an_outcome_is_written_however_full_the_ledger(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was delivered is not delivered again because there was much to write."""
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    monkeypatch.setattr("waystation.relay.ledger._MOST_WAITING", 0)
+    assert (await hub.send(source)).status == 503
+    monkeypatch.undo()
+    answer = await hub.send(source)
+    monkeypatch.setattr("waystation.relay.ledger._MOST_WAITING", 0)
+    await hub.settle()
+    assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
+
+
 # Several connections
 
 
@@ -413,6 +439,64 @@ async def test_an_event_outlives_its_retries(hub: Hub, receiver: Receiver) -> No
     expiries = {d.expires_at for d in deliveries} | {a.expires_at for a in attempts}
     found = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
     assert expiries == {found.expires_at}
+
+
+async def test_what_waits_for_a_paused_connection_outlives_a_days_retention(
+    hub: Hub, receiver: Receiver
+) -> None:
+    token = await free_key(hub)
+    source = (await hub.call("POST", "/v1/sources", {"name": "x"}, token=token)).json["id"]
+    body = {"name": "c", "destination_url": receiver.url}
+    made = await hub.call("POST", f"/v1/sources/{source}/connections", body, token=token)
+    path = f"/v1/connections/{made.json['id']}"
+    receiver.fail()
+    tried = await hub.sent(source)
+    await hub.call("PATCH", path, {"status": "paused"}, token=token)
+    waiting = await hub.sent(source)
+    await hub.later(2 * 86_400)
+    receiver.work()
+    await hub.call("PATCH", path, {"status": "active"}, token=token)
+    await hub.settle()
+    for event_id in (tried, waiting):
+        event = await hub.call("GET", f"/v1/events/{event_id}", token=token)
+        assert event.json["status"] == "delivered"
+
+
+async def test_what_has_expired_does_not_hide_what_has_not(hub: Hub, receiver: Receiver) -> None:
+    """Expired deliveries may lie in the lane's index for a while, before the others."""
+    source = await hub.source()
+    connection = await hub.connect(source, receiver.url)
+    await hub.patch(connection, status="paused")
+    for _ in range(60):
+        await hub.send(source)
+    await hub.settle()
+    hub.clock.advance(95 * 86_400)
+    live = [await hub.sent(source) for _ in range(3)]
+    await hub.patch(connection, status="active")
+    await hub.settle()
+    assert {(await hub.statuses(e))[0] for e in live} == {"delivered"}
+
+
+async def test_a_crash_after_a_resume_strands_nothing(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody looks at the lane even if the process that resumed it did not live to say so."""
+    source = await hub.source()
+    connection = await hub.connect(source, receiver.url)
+    await hub.patch(connection, status="paused")
+    event_id = await hub.sent(source)
+    for _ in range(5):
+        await hub.later(61)
+
+    async def dead(name: str) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(hub.relay, "wake", dead)
+    changed = await hub.call("PATCH", f"/v1/connections/{connection['id']}", {"status": "active"})
+    assert changed.status == 500
+    monkeypatch.undo()
+    await hub.later(31)
+    assert (await hub.statuses(event_id))[0] == "delivered"
 
 
 async def test_an_expired_event_is_not_brought_back(hub: Hub, receiver: Receiver) -> None:

@@ -49,6 +49,9 @@ PRIVATE = [
     "2002:7f00:1::1",
     "2001:0:1::1",
     "fd00:ec2::254",
+    "::ffff:0:7f00:1",
+    "64:ff9b:2::1",
+    "4000::1",
 ]
 PUBLIC = [
     "1.1.1.1",
@@ -155,6 +158,7 @@ async def test_a_redirect_to_a_private_address_is_not_followed(receiver: Receive
         "http://example.com/" + "x" * 2000,
         "http://example.com/\r\nX: y",
         "javascript:alert(1)",
+        "http://example.com/#there",
     ],
 )
 def test_urls_that_make_no_sense(url: str) -> None:

@@ -114,6 +114,26 @@ async def test_waiting_for_a_broken_endpoint_is_no_attempt(hub: Hub, receiver: R
     assert event["deliveries"][0]["attempts"] == []
 
 
+async def test_a_short_outage_under_load_breaks_the_lane_once(hub: Hub, receiver: Receiver) -> None:
+    """Attempts that were under way when the lane broke do not make its rest longer."""
+    receiver.gate = asyncio.Event()
+    receiver.fail()
+    source = await hub.source()
+    connection = await hub.connect(source, receiver.url, concurrency=100)
+    for _ in range(100):
+        await hub.send(source)
+    async with asyncio.timeout(20):
+        while receiver.at_once < 100:
+            await asyncio.sleep(0.01)
+    receiver.gate.set()
+    await hub.settle()
+    assert (await connection_of(hub, connection))["status"] == "active"
+    receiver.work()
+    await hub.later(35)
+    assert len(receiver.got) == 200
+    assert (await connection_of(hub, connection))["failure_streak"] == 0
+
+
 async def fail_for_long(hub: Hub, rounds: int) -> None:
     for _ in range(rounds):
         await hub.later(700)
@@ -136,13 +156,13 @@ async def test_an_endpoint_that_keeps_failing_is_disabled(hub: Hub, receiver: Re
         assert [t["type"] for t in told] == ["connection.failing"] * 3 + ["connection.disabled"]
         assert [t["data"].get("percent") for t in told] == [50, 70, 90, None]
         assert told[-1]["data"]["connection_id"] == connection["id"]
-        assert len(receiver.got) == 100
+        assert len(receiver.got) == 50
         # What was not delivered is kept, and goes out when somebody has seen to it.
         receiver.work()
         await hub.patch(connection, status="active")
         await fail_for_long(hub, 3)
         assert {(await hub.statuses(e))[0] for e in events} <= {"delivered", "failed", "retrying"}
-        assert len(receiver.got) > 120
+        assert len(receiver.got) > 70
         assert (await connection_of(hub, connection))["failure_streak"] == 0
 
 
@@ -181,6 +201,20 @@ async def test_strangers_cannot_send_alerts(hub: Hub) -> None:
     [alerts] = [s["id"] for s in sources if s["provider"] == "waystation"]
     assert (await hub.send(alerts)).status == 404
     assert (await hub.call("DELETE", f"/v1/sources/{alerts}")).status == 409
+
+
+async def test_more_due_lanes_than_are_taken_at_once(hub: Hub, receiver: Receiver) -> None:
+    """Those that are being looked at do not hide the others."""
+    receiver.fail()
+    source = await hub.source()
+    for _ in range(12):
+        await hub.connect(source, receiver.url, retry={"schedule": [5]})
+    await hub.sent(source)
+    hub.clock.advance(6)
+    due = {wake.name for wake in await hub.relay.wakes.due(2, set())}
+    rest = {wake.name for wake in await hub.relay.wakes.due(100, due)}
+    assert not due & rest
+    assert len(due | rest) == 12
 
 
 async def test_counters_of_a_connection(hub: Hub, receiver: Receiver) -> None:

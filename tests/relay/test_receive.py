@@ -171,6 +171,46 @@ async def test_intercom_asks_with_head(hub: Hub) -> None:
     assert (await hub.send(source, b"", "HEAD")).status == 200
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "hub.challenge=1&" + "&".join(f"a{n}=1" for n in range(21)),
+        "hub.mode=subscribe&hub.challenge=&hub.verify_token=x",
+        "hub.challenge=%FF",
+    ],
+)
+async def test_odd_challenges_are_no_error_of_ours(hub: Hub, query: str) -> None:
+    source = await hub.source(signing_secrets=["token-1"])
+    assert (await hub.send(source, b"", "GET", rest=f"?{query}")).status == 401
+
+
+@pytest.mark.parametrize("provider", ["stripe", "slack", "mailgun", "paddle"])
+@pytest.mark.parametrize(
+    "body",
+    [b'{"id": "\xff"}', b'{"type": "url_verification", "challenge": "\xff"}', b"[" * 50_000, b""],
+)
+async def test_a_body_that_cannot_be_read_is_kept(hub: Hub, provider: str, body: bytes) -> None:
+    source = await hub.source(provider=provider, verification={"mode": "none"})
+    answer = await hub.send(source, body)
+    assert (answer.status, answer.json["status"]) == (200, "received")
+
+
+async def test_large_bodies_at_once_are_all_taken(hub: Hub) -> None:
+    """They do not fit into one transaction, whose size counts in bytes and not in characters."""
+    source = await hub.source()
+    body = ('{"text": "' + "汉" * 80_000 + '"}').encode()
+    answers = await asyncio.gather(*(hub.send(source, body) for _ in range(40)))
+    assert {a.status for a in answers} == {200}
+
+
+async def test_headers_in_other_languages_survive(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = await hub.sent(source, headers={"X-Name": "café"})
+    assert (await hub.event(event_id))["headers"]["x-name"] == "café"
+    assert receiver.got[0].headers["x-name"].encode("utf-8", "surrogateescape") == "café".encode()
+
+
 # Duplicates
 
 IDS: list[tuple[str, dict[str, str], bytes]] = [

@@ -47,6 +47,15 @@ async def test_an_event_is_delivered_once_more(hub: Hub, receiver: Receiver) -> 
     assert receiver.got[1].headers["x-waystation-event"] == event_id
 
 
+async def test_a_replay_needs_no_body(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = await hub.sent(source)
+    assert (await hub.call("POST", f"/v1/events/{event_id}/replay")).status == 202
+    await hub.settle()
+    assert len(receiver.got) == 2
+
+
 async def test_a_replay_mends_a_failure(hub: Hub, receiver: Receiver) -> None:
     receiver.answers = [Reaction(500)]
     source = await hub.source()

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from waystation.errors import InvalidInput
-from waystation.relay.filters import compile_filter
+from waystation.relay.filters import TooSlow, compile_filter
 from waystation.relay.paths import Webhook
 from waystation.relay.transforms import (
     Transform,
     TransformFailed,
     apply,
     check_transform,
+    stored_transform,
 )
 
 ORDER = {
@@ -158,6 +159,36 @@ def test_rules_that_make_no_sense_are_refused(rules: object, field: str | None) 
     assert field is None or refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("rules", "body"),
+    [
+        ([rule("$.a", "regex", r"(?:[abé]{0,30}){0,30}c")], {"a": "ab" * 2000}),
+        ([rule("$.a", "regex", "x")] * 21, {}),
+    ],
+)
+def test_regexes_that_cost_too_much_are_refused(rules: object, body: object) -> None:
+    with pytest.raises(InvalidInput):
+        compile_filter(rules)
+
+
+def test_a_filter_that_takes_too_long_fails() -> None:
+    """It runs between everything else that the process does."""
+    many = [rule("$.a[*]", "contains", {"x": n}) for n in range(100)]
+    begun = time.monotonic()
+    with pytest.raises(TooSlow):
+        compile_filter({"any": many})(webhook({"a": [["y"] * 100] * 1300}))
+    assert time.monotonic() - begun < 5
+
+
+def test_in_looks_up_rather_than_through() -> None:
+    inside = compile_filter([rule("$.a[*]", "in", [*range(499), {"deep": 1}])])
+    begun = time.monotonic()
+    assert not inside(webhook({"a": [1000] * 100_000}))
+    assert inside(webhook({"a": [{"deep": 1}]}))
+    assert not inside(webhook({"a": [True]}))
+    assert time.monotonic() - begun < 5
+
+
 def test_a_regex_takes_time_by_the_text_only() -> None:
     """Backtracking engines need longer than the age of the world for this one."""
     hostile = compile_filter([rule("$.a", "regex", r"^(a+)+$")])
@@ -230,9 +261,49 @@ def test_steps() -> None:
     }
 
 
-def test_jmespath() -> None:
-    transform = {"type": "jmespath", "expression": "{id: customer.id, n: sum(items[*].n)}"}
-    assert made(transform) == {"id": "cus_1", "n": 6.0}
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("{id: customer.id, n: sum(items[*].n)}", {"id": "cus_1", "n": 6.0}),
+        ("items[0].sku", "a"),
+        ("items[:1].n", [1]),
+        ("items[::2] | [0].sku", "a"),
+        ("items[?n > `1`].sku | [0]", "b"),
+        (
+            "{all: [type, customer.email, tags[1]]}",
+            {"all": ["order.created", "ann@example.com", "vip"]},
+        ),
+        ("join('-', tags)", "new-vip"),
+        ("not_null(missing, type, total)", "order.created"),
+    ],
+)
+def test_jmespath(expression: str, expected: object) -> None:
+    assert made({"type": "jmespath", "expression": expression}) == expected
+
+
+def test_what_one_event_brings_is_not_in_the_next() -> None:
+    """A default is used again and again, and nothing may stay in it."""
+    rules = [
+        {"from": "$.meta", "to": "out", "default": {}},
+        {"from": "$.secret", "to": "out.secret"},
+    ]
+    compiled = stored_transform(msgspec.json.encode({"type": "field_map", "rules": rules}).decode())
+    apply(compiled, webhook({"secret": "A"}))
+    assert apply(compiled, webhook({"other": 1}))[0] == b'{"out":{}}'
+    steps = [
+        {"op": "set", "path": "meta", "value": {}},
+        {"op": "rename", "from": "secret", "to": "meta.secret"},
+    ]
+    compiled = stored_transform(msgspec.json.encode({"type": "steps", "steps": steps}).decode())
+    apply(compiled, webhook({"secret": "A"}))
+    assert apply(compiled, webhook({"b": 1}))[0] == b'{"b":1,"meta":{}}'
+
+
+def test_one_place_can_go_to_two() -> None:
+    rules = [{"from": "$", "to": "payload"}, {"from": "$", "to": "payload.raw"}]
+    assert made({"type": "field_map", "rules": rules}, {"a": 1}) == {
+        "payload": {"a": 1, "raw": {"a": 1}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -255,6 +326,9 @@ def test_jmespath() -> None:
             "transform.expression",
         ),
         ({"type": "jmespath", "expression": "a" * 2001}, "transform.expression"),
+        ({"type": "jmespath", "expression": "foo(@)"}, "transform.expression"),
+        ({"type": "jmespath", "expression": "map(a, b, c)"}, "transform.expression"),
+        ({"type": "jmespath", "expression": "|".join(["a"] * 600)}, "transform.expression"),
     ],
 )
 def test_transforms_that_make_no_sense_are_refused(transform: dict[str, Any], field: str) -> None:
@@ -269,6 +343,8 @@ def test_transforms_that_make_no_sense_are_refused(transform: dict[str, Any], fi
         ({"type": "jmespath", "expression": "sum(items)"}, {"items": ["x"]}),
         ({"type": "jmespath", "expression": "[*].[" + ",".join(["a"] * 100) + "]"}, [{}] * 9000),
         ({"type": "jmespath", "expression": "[@,@,@]"}, ["x" * 100_000]),
+        ({"type": "jmespath", "expression": "a[::0]"}, {"a": [1]}),
+        ({"type": "jmespath", "expression": "[?sum(@) > `1`]"}, [[1] * 300] * 300),
         ({"type": "steps", "steps": [{"op": "remove", "path": "a"}]}, [1, 2]),
     ],
 )

@@ -6,9 +6,13 @@ import base64
 import hmac
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import msgspec
 import pytest
+import yarl
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.relay.hub import Hub, hub_at
 from tests.relay.senders import (
@@ -20,7 +24,9 @@ from tests.relay.senders import (
     svix_sender,
     twilio_json,
 )
+from waystation.accounts.tables import User
 from waystation.relay.signatures import CHECKS, PROVIDERS, Arrival
+from waystation.relay.tables import Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -95,6 +101,10 @@ async def test_another_secret_is_refused(hub: Hub, provider: str) -> None:
 @pytest.mark.parametrize("provider", ALL)
 async def test_each_of_several_secrets_is_good(hub: Hub, provider: str) -> None:
     other = "whsec_" + base64.b64encode(b"x" * 32).decode()
+    if provider == "sendgrid":
+        key = ec.generate_private_key(ec.SECP256R1()).public_key()
+        der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        other = base64.b64encode(der).decode()
     source_id = await source(hub, provider, other, SENDERS[provider].secret)
     assert (await send(hub, source_id, signed(hub, provider))).status == 200
 
@@ -121,10 +131,68 @@ def test_junk_in_headers_is_a_wrong_signature(provider: str, junk: str) -> None:
     assert not CHECKS[provider](arrival, SENDERS[provider].secret)
 
 
-async def test_a_secret_that_makes_no_sense_is_a_wrong_signature(hub: Hub) -> None:
-    for provider in ("sendgrid", "standard-webhooks"):
-        source_id = await source(hub, provider, "not base64 !!")
-        assert (await send(hub, source_id, signed(hub, provider))).status == 401
+@pytest.mark.parametrize("provider", ["sendgrid", "standard-webhooks"])
+@pytest.mark.parametrize("secret", ["not base64 !!", "whsec_", "whsec_YQ==", "whpk_", "AAAA"])
+async def test_a_secret_that_makes_no_sense_is_refused(
+    hub: Hub, provider: str, secret: str
+) -> None:
+    """An empty key would let anybody sign."""
+    given = {"name": "x", "provider": provider, "signing_secrets": [secret]}
+    answer = await hub.call("POST", "/v1/sources", given)
+    assert (answer.status, answer.fields) == (400, ["signing_secrets"])
+    made = await hub.source(provider=provider, verification={"mode": "none"})
+    patched = await hub.call("PATCH", f"/v1/sources/{made}", {"signing_secrets": [secret]})
+    assert (patched.status, patched.fields) == (400, ["signing_secrets"])
+
+
+async def test_an_empty_secret_that_another_service_wrote_is_none(hub: Hub) -> None:
+    user = (await hub.relay.store.scan(User)).items[0]
+    await hub.relay.store.put(
+        Source(
+            source_id="src_empty",
+            user_id=user.user_id,
+            name="Theirs",
+            provider="github",
+            signing_secret="",
+            created_at="2026-01-01T00:00:00Z",
+        )
+    )
+    forged = SENDERS["github"].sign(b"{}", "", 0)
+    assert (await send(hub, "src_empty", forged)).status == 401
+
+
+@pytest.mark.parametrize("body", [b"\xff&Amount=999", b"&".join([b"a=1"] * 5001)])
+async def test_a_form_that_cannot_be_read_is_not_an_empty_one(hub: Hub, body: bytes) -> None:
+    source_id = await source(hub, "twilio")
+    empty = SENDERS["twilio"].sign(b"", SENDERS["twilio"].secret, 0)
+    assert (await send(hub, source_id, Signed(empty.headers, body))).status == 401
+
+
+@pytest.mark.parametrize("rest", ["/plain", "/a%20b", "/a%2Fb", "/caf%C3%A9"])
+async def test_the_url_is_signed_as_it_was_asked_for(hub: Hub, rest: str) -> None:
+    source_id = await source(hub, "square")
+    sender = SENDERS["square"]
+    digest = hmac.new(sender.secret.encode(), (URL + rest).encode() + b"{}", "sha256").digest()
+    headers = {"x-square-hmacsha256-signature": base64.b64encode(digest).decode()}
+    async with aiohttp.ClientSession() as http:
+        url = yarl.URL(f"{hub.server.url}/in/{source_id}{rest}", encoded=True)
+        async with http.post(url, data=b"{}", headers=headers) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("provider", "body"),
+    [
+        ("mailgun", b'{"signature": {"timestamp": "\xff", "token": "t", "signature": "s"}}'),
+        ("linear", b'{"webhookTimestamp": "\xff"}'),
+        ("linear", b"[" * 100_000),
+    ],
+)
+async def test_bodies_that_cannot_be_read_are_not_signed(
+    hub: Hub, provider: str, body: bytes
+) -> None:
+    source_id = await source(hub, provider)
+    assert (await hub.send(source_id, body)).status == 401
 
 
 async def test_several_signatures_in_one_header(hub: Hub) -> None:
@@ -189,6 +257,8 @@ async def test_mailgun_in_a_form(hub: Hub) -> None:
         CERTIFICATE_URL.replace("api.paypal.com", "api.paypal.com@example.org"),
         CERTIFICATE_URL.replace("api.paypal.com", "api.paypal.com:8443"),
         CERTIFICATE_URL.replace("/v1/notifications/certs", "/x"),
+        CERTIFICATE_URL + "?a=1",
+        CERTIFICATE_URL + "/../../x",
         "https://[",
         "",
     ],

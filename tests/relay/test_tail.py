@@ -151,6 +151,58 @@ async def test_tails_are_bounded_and_given_back(hub: Hub) -> None:
                 await asyncio.sleep(0.05)
 
 
+async def test_callers_who_leave_at_once_keep_no_place(hub: Hub) -> None:
+    headers = {"Authorization": f"Bearer {hub.key}"}
+    for _ in range(25):
+        async with aiohttp.ClientSession() as http:
+            response = await http.get(f"{hub.server.url}/v1/events/tail", headers=headers)
+            response.close()
+    async with asyncio.timeout(20):
+        while (await hub.call("GET", "/v1/events/tail?since=x")).status == 429:
+            await asyncio.sleep(0.1)
+        while hub.runtime.tails._bells:
+            await asyncio.sleep(0.1)
+
+
+async def test_an_idle_tail_goes_on_from_where_it_began(hub: Hub) -> None:
+    """Also one that had nothing to show before it broke."""
+    source = await hub.source()
+    async with aiohttp.ClientSession() as http:
+        headers = {"Authorization": f"Bearer {hub.key}"}
+        async with http.get(f"{hub.server.url}/v1/events/tail", headers=headers) as response:
+            lines = [(await response.content.readline()).decode() for _ in range(3)]
+    [last] = [line[3:].strip() for line in lines if line.startswith("id:")]
+    hub.clock.advance(60)
+    missed = (await hub.send(source)).json["id"]
+    hub.clock.advance(60)
+    async with tailing(hub, **{"Last-Event-ID": last}) as tail:
+        assert (await tail.next())[1]["id"] == missed
+
+
+async def test_a_break_between_two_sources_loses_neither(hub: Hub) -> None:
+    """Sources are read one after the other: an older event may come after a newer one."""
+    one, other = sorted([await hub.source(), await hub.source()])
+    since = "2023-01-01T00:00:00Z"
+    older = (await hub.send(other)).json["id"]
+    hub.clock.advance(10)
+    newer = (await hub.send(one)).json["id"]
+    async with tailing(hub, f"/v1/events/tail?since={since}") as tail:
+        last, event = await tail.next()
+        assert event["id"] == newer
+    async with tailing(hub, **{"Last-Event-ID": last}) as tail:
+        seen = {(await tail.next())[1]["id"] for _ in range(2)}
+    assert seen == {older, newer}
+
+
+async def test_a_tail_ends_so_that_a_revoked_key_does_not_last(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.relay.tail._LIFE_SECONDS", 0.1)
+    async with tailing(hub) as tail:
+        async with asyncio.timeout(10):
+            await tail.response.content.read()
+
+
 @pytest.mark.parametrize("last", ["x", "-1", "1e5", "9" * 14])
 async def test_an_id_that_is_none_is_refused(hub: Hub, last: str) -> None:
     answer = await hub.call("GET", "/v1/events/tail", headers={"Last-Event-ID": last})
@@ -248,6 +300,16 @@ async def test_the_command_survives_a_server_that_goes_away(hub: Hub, clock: Any
     await proxy.wait_closed()
     assert seen == sent
     assert len(troubles) >= 3
+
+
+@pytest.mark.parametrize("path", ["/../../admin", "/a/../b", "/./x"])
+async def test_a_path_does_not_leave_the_target(hub: Hub, receiver: Receiver, path: str) -> None:
+    async with Client(hub.server.url, hub.key) as client:
+        event = {"id": "evt_1", "body": "", "body_encoding": "utf-8", "headers": {}}
+        event |= {"path": path, "query": "", "method": "DELETE"}
+        status, _ = await client.forward(event, f"{receiver.url}/hooks/dev")
+    assert status == 0
+    assert receiver.got == []
 
 
 async def test_the_command_stops_at_a_count_and_speaks_json(hub: Hub) -> None:

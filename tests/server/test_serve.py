@@ -166,7 +166,8 @@ def test_told_twice_it_does_not_wait(tmp_path: Path) -> None:
 
 def test_roles(tmp_path: Path) -> None:
     with serving(tmp_path, "--role", "worker") as worker, serving(tmp_path, "--role", "api") as api:
-        assert [job["name"] for job in worker.get("/readyz")["jobs"]] == ["sweep", "queues"]
+        jobs = [job["name"] for job in worker.get("/readyz")["jobs"]]
+        assert jobs == ["relay", "sweep", "queues", "relay-received"]
         assert api.get("/readyz")["jobs"] == []
         with pytest.raises(urllib.error.HTTPError) as refused:
             worker.get("/v1/me")

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DISABLE_AFTER = 100
-"""Attempts that failed in a row. With the pauses of a broken lane that takes most of a day."""
+DISABLE_AFTER = 50
+"""Attempts that failed in a row, and"""
+
+DISABLE_SECONDS = 6 * 3600
+"""for how long there was nothing else: a short outage disables nobody, however busy."""
 
 LEVELS = (50, 70, 90, 100)
-"""Percent of that, at which an alert goes out."""
+"""Percent of both, at which an alert goes out."""
 
 Reason = Literal["failures", "gone"]
 
@@ -42,8 +45,12 @@ class Alerts:
         """Look at a connection that has just failed, and tell or act where it is time to."""
         if connection.status != "active" or connection.source_id == alerts_id(connection.user_id):
             return
-        share = connection.failure_streak * 100 // DISABLE_AFTER
-        level = max((level for level in LEVELS if level <= share), default=0)
+        share = min(
+            connection.failure_streak / DISABLE_AFTER,
+            (self._store.clock() - (connection.failing_since or self._store.clock()))
+            / DISABLE_SECONDS,
+        )
+        level = max((level for level in LEVELS if level <= share * 100), default=0)
         if level <= connection.alerted_at:
             return
         if level >= 100:

@@ -104,6 +104,8 @@ class SourceController(Controller):
 
     @delete("/{source_id:str}", summary="Delete a source and its connections")
     async def remove(self, source_id: FromPath[str], request: AnyRequest, relay: Service) -> None:
+        source = await relay.sources.get(request.user.user_id, source_id)
+        await relay.expect_changes(source.source_id)
         for connection in await relay.sources.delete(request.user.user_id, source_id):
             await relay.wake(connection.connection_id)
 
@@ -150,6 +152,9 @@ class ConnectionController(Controller):
         request: AnyRequest,
         relay: Service,
     ) -> ConnectionView:
+        if data.status == "active":
+            await relay.connections.get(request.user.user_id, connection_id)
+            await relay.expect_change(connection_id)
         changed = await relay.connections.change(request.user.user_id, connection_id, data)
         if data.status == "active":
             relay.lanes.reset(connection_id)
@@ -160,6 +165,8 @@ class ConnectionController(Controller):
     async def remove(
         self, connection_id: FromPath[str], request: AnyRequest, relay: Service
     ) -> None:
+        await relay.connections.get(request.user.user_id, connection_id)
+        await relay.expect_change(connection_id)
         await relay.connections.delete(request.user.user_id, connection_id)
         await relay.wake(connection_id)
 
@@ -223,4 +230,7 @@ router = Router(
 
 def _base(request: AnyRequest, relay: Relay) -> str:
     """The URL that senders reach us at."""
-    return (relay.public_url or str(request.base_url)).rstrip("/")
+    if relay.public_url is not None:
+        return relay.public_url
+    host = request.headers.get("host", "localhost")
+    return f"{request.scope['scheme']}://{host}"

@@ -14,12 +14,13 @@ import msgspec
 from waystation.accounts.keys import iso
 from waystation.accounts.tables import Identity, Plan, User
 from waystation.errors import ConditionFailed
+from waystation.relay.paths import UNREADABLE
 from waystation.relay.tables import Source
-from waystation.store import attr, exists, set_to
+from waystation.store import attr, exists, set_if_absent, set_to
 
 if TYPE_CHECKING:
     from waystation.relay.tables import Event
-    from waystation.store import Store
+    from waystation.store import Condition, Store
     from waystation.store.updates import Change
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,10 @@ OPERATOR = "operator"
 
 _PAID = frozenset({"active", "trialing", "past_due"})
 """`past_due` is being collected: the plan stays until Stripe gives up."""
+
+_ENDED = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
+_PATIENCE_MS = 3_600_000
+"""How long a subscription waits for the checkout that says whose it is."""
 
 
 class _Price(msgspec.Struct):
@@ -81,17 +86,19 @@ class Billing:
         self._store = store
         self._prices = prices
 
-    async def apply(self, event: Event) -> None:
-        """Do what an event says. Safe to repeat, and in any order."""
+    async def apply(self, event: Event) -> bool:
+        """Do what an event says; whether that is done. Safe to repeat, and in any order."""
         try:
             told = msgspec.json.decode(event.content, type=_StripeEvent)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             log.info("event %s is not about a subscription: %s", event.event_id, error)
-            return
+            return True
         if told.type == "checkout.session.completed":
             await self._link(told.data.object)
         elif told.type.startswith("customer.subscription."):
-            await self._subscribe(told)
+            old = self._store.clock() * 1000 - event.received_at > _PATIENCE_MS
+            return await self._subscribe(told) or old
+        return True
 
     async def _link(self, session: _Object) -> None:
         """Remember which account a customer is."""
@@ -100,22 +107,22 @@ class Billing:
             return
         changes = [set_to("stripe_customer_id", session.customer)]
         if session.subscription is not None:
-            changes.append(set_to("stripe_sub_id", session.subscription))
+            changes.append(set_if_absent("stripe_sub_id", session.subscription))
         await self._change(user_id, changes)
         identity = Identity(provider="stripe", subject=session.customer, user_id=user_id)
         if await self._store.get(User.key(user_id)) is not None:
             await self._store.put(identity)
 
-    async def _subscribe(self, told: _StripeEvent) -> None:
+    async def _subscribe(self, told: _StripeEvent) -> bool:
         subscription = told.data.object
         user_id = await self._account(subscription)
         if user_id is None:
-            log.warning("subscription %s belongs to no account", subscription.id)
-            return
+            log.warning("subscription %s belongs to no account yet", subscription.id)
+            return False
         plan = self._plan(told.type, subscription)
         if plan is None:
-            log.warning("subscription %s has a price that buys no plan", subscription.id)
-            return
+            log.warning("subscription %s changes no plan", subscription.id)
+            return True
         changes: list[Change] = [
             set_to("plan", plan),
             set_to("stripe_sub_id", subscription.id),
@@ -123,11 +130,19 @@ class Billing:
         ]
         if subscription.customer is not None:
             changes.append(set_to("stripe_customer_id", subscription.customer))
-        await self._change(user_id, changes, told.created)
+        billed, current = attr("billed_at"), attr("stripe_sub_id")
+        condition = billed.absent() | (billed <= told.created)
+        if plan == "free":  # the end of an old subscription does not end a newer one
+            condition &= current.absent() | (current == subscription.id)
+        await self._change(user_id, changes, condition)
+        return True
 
     def _plan(self, kind: str, subscription: _Object) -> Plan | None:
-        if kind == "customer.subscription.deleted" or subscription.status not in _PAID:
+        """The plan that an event makes it; None when it changes nothing."""
+        if kind == "customer.subscription.deleted" or subscription.status in _ENDED:
             return "free"
+        if subscription.status not in _PAID:
+            return None
         bought = [self._prices.get(item.price.id) for item in subscription.items.data]
         return next((plan for plan in bought if plan is not None), None)
 
@@ -141,16 +156,13 @@ class Billing:
         return None if known is None else known.user_id
 
     async def _change(
-        self, user_id: str, changes: list[Change], created: int | None = None
+        self, user_id: str, changes: list[Change], condition: Condition | None = None
     ) -> None:
         """Change the account, unless a later event has done so already."""
-        condition = exists()
-        if created is not None:
-            billed = attr("billed_at")
-            condition &= billed.absent() | (billed <= created)
+        when = exists() if condition is None else exists() & condition
         stamp = set_to("updated_at", iso(self._store.clock()))
         try:
-            await self._store.update(User.key(user_id), *changes, stamp, when=condition)
+            await self._store.update(User.key(user_id), *changes, stamp, when=when)
         except ConditionFailed:
             log.info("the plan of %s is newer, or the account is gone", user_id)
 

@@ -7,9 +7,11 @@ import base64
 import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from waystation.backoff import backoff
 from waystation.errors import ServerRefused
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_SEEN = 50_000
+_IN_A_PATH = "/-._~!$&'()*+,;=:@"
 _SILENCE_SECONDS = 60.0
 """A stream that says nothing for so long is dead: the server gives a sign of life in between."""
 
@@ -123,20 +126,24 @@ class Client:
             body = base64.b64decode(event["body"])
         headers = {n: v for n, v in event["headers"].items() if n not in _NOT_FORWARDED}
         headers["x-waystation-event"] = event["id"]
-        url = target.rstrip("/") + event["path"] if event["path"] else target
+        if {".", ".."} & set(event["path"].split("/")):
+            return 0, "its path leaves the target"
+        url = (
+            target.rstrip("/") + quote(event["path"], safe=_IN_A_PATH) if event["path"] else target
+        )
         if event["query"]:
-            url += f"?{event['query']}"
+            url += f"{'&' if '?' in url else '?'}{event['query']}"
         try:
             async with self._outside.request(
                 event["method"],
-                url,
+                URL(url, encoded=True),
                 data=body,
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=30),
             ) as response:
                 return response.status, response.reason or ""
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return 0, str(error) or type(error).__name__
 
 

@@ -74,7 +74,8 @@ def _line(event: dict[str, Any], told: tuple[int, str] | None, *, as_json: bool)
         answer = {} if told is None else {"forwarded": {"status": told[0], "detail": told[1]}}
         return json.dumps(event | answer)
     shown = [event["received_at"], event["source_id"], event["id"]]
-    shown.append(f"{event['method']} {event['path'] or '/'} {event['size']} bytes")
+    path = "".join(c if c.isprintable() else "?" for c in event["path"] or "/")
+    shown.append(f"{event['method']} {path} {event['size']} bytes")
     if told is not None:
         shown.append(f"-> {told[0] or told[1]}")
     return "  ".join(shown)

@@ -183,6 +183,7 @@ class Connections:
         if given.status == "active":  # somebody has seen to it: count failures anew
             changes += [remove("disabled_reason"), remove("disabled_at")]
             changes += [set_to("failure_streak", 0), set_to("alerted_at", 0)]
+            changes.append(remove("failing_since"))
         return await self._write(connection, changes)
 
     def _rules(self, given: ConnectionChanges) -> list[Change]:

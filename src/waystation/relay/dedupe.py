@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInput
-from waystation.relay.paths import Webhook, checked, parse
+from waystation.relay.paths import UNREADABLE, Webhook, checked, parse
 from waystation.relay.signatures import mailgun_signature
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _from_body(name: str) -> Callable[[Webhook], str | None]:
     def read(webhook: Webhook) -> str | None:
         try:
             found: str | None = getattr(msgspec.json.decode(webhook.content, type=_Ids), name)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return None
         return found
 

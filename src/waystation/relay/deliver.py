@@ -11,11 +11,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from waystation.backoff import backoff
-from waystation.errors import StoreError, TransactionCancelled
+from waystation.errors import Overloaded, StoreError, TransactionCancelled
 from waystation.relay import standard
 from waystation.relay.egress import Reply
 from waystation.relay.ledger import Tally
-from waystation.relay.retries import next_delay, remaining, stored_delays
+from waystation.relay.retries import GRACE_SECONDS, next_delay, remaining, stored_delays
 from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
@@ -37,13 +37,12 @@ InboxSender = Callable[[dict[str, object], Event, bytes], Awaitable[Reply]]
 """Puts an event into an inbox: where, what, and the body after its transform."""
 
 _TRIES = 12
-_GRACE_SECONDS = 86_400
 _MAX_QUERY = 4_000
 _NOT_FORWARDED = frozenset(
     {
         *("host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"),
         *("proxy-authorization", "proxy-authenticate", "authorization", "cookie", "expect"),
-        *("content-length", "content-encoding", "accept-encoding", "accept", "forwarded", "via"),
+        *("content-length", "accept-encoding", "accept", "forwarded", "via"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "user-agent"),
         *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
     }
@@ -96,6 +95,7 @@ class Deliver:
         headers = {n: v for n, v in webhook.headers.items() if n not in _NOT_FORWARDED}
         if made:
             headers["content-type"] = "application/json"
+            headers.pop("content-encoding", None)
         headers.update({n.lower(): v for n, v in self._keyring.headers(connection).items()})
         headers |= {
             "webhook-id": message_id,
@@ -150,7 +150,7 @@ class Deliver:
                 if _lost(error):
                     log.warning("delivery %s was taken over", delivery.delivery_id)
                     return
-            except StoreError as error:
+            except (StoreError, Overloaded) as error:
                 log.warning("the outcome of %s is not written yet: %s", delivery.delivery_id, error)
                 if self._store.clock() * 1000 > (delivery.due_at or 0):
                     raise
@@ -175,26 +175,26 @@ class Deliver:
             "delivered" if reply.ok else "failed" if wait is None else "retrying"
         )
         expires = event.expires_at
-        changes: list[Change] = [
-            set_to("status", status),
-            set_to("attempts", number),
-            set_to("updated_at", now),
-            remove("claim"),
-            remove("error") if reply.ok else set_to("error", _told(reply)),
-        ]
-        if wait is None:
-            changes += [remove("lane"), remove("due_at")]
-        else:
-            due = now + int(wait * 1000)
-            await self._wakes.ensure(delivery.connection_id, due)
-            changes += [set_to("lane", delivery.connection_id), set_to("due_at", due)]
-            needed = int(clock + wait + remaining(delays, number)) + _GRACE_SECONDS
-            if clock + wait + 3600 > expires:
+        after = msgspec.structs.replace(
+            delivery,
+            status=status,
+            attempts=number,
+            updated_at=now,
+            claim=None,
+            error=None if reply.ok else _told(reply),
+            lane=None,
+            due_at=None,
+        )
+        if wait is not None:
+            after.lane, after.due_at = delivery.connection_id, now + int(wait * 1000)
+            await self._wakes.ensure(delivery.connection_id, after.due_at)
+            needed = int(clock + wait + remaining(delays, number)) + GRACE_SECONDS
+            if needed > expires:
                 expires = needed
                 await self._prolong(event, expires)
-                changes.append(set_to("expires_at", expires))
+        after.expires_at = max(expires, delivery.expires_at)
         actions: list[Action] = [
-            Update(key_of(delivery), *changes, when=attr("claim") == delivery.claim),
+            Put(after, when=attr("claim") == delivery.claim),
             self._event_update(event, delivery, status, now, expires, connection is not None),
         ]
         if connection is not None:
@@ -317,7 +317,7 @@ def _tallies(
     tallies = []
     reply = outcome.reply
     if connection is not None:
-        tallies.append(_connection_tally(connection, outcome, status))
+        tallies.append(_connection_tally(connection, outcome, status, now))
     if status == "retrying":
         return [*tallies, hour_tally(delivery.user_id, now, retried=1)]
     adds: dict[str, int] = {status: 1}
@@ -328,19 +328,25 @@ def _tallies(
     return tallies
 
 
-def _connection_tally(connection: Connection, outcome: Outcome, status: DeliveryStatus) -> Tally:
+def _connection_tally(
+    connection: Connection, outcome: Outcome, status: DeliveryStatus, now: float
+) -> Tally:
     adds: dict[str, int] = {}
     sets: dict[str, object] = {}
+    defaults: dict[str, object] = {}
     if outcome.reply.ok:
         adds["delivery_count"] = 1
         if connection.failure_streak or connection.alerted_at:
-            sets = {"failure_streak": 0, "alerted_at": 0}
+            sets = {"failure_streak": 0, "alerted_at": 0, "failing_since": None}
     else:
         if not outcome.last:  # the endpoint is not to blame for a transform
             adds["failure_streak"] = 1
+            defaults["failing_since"] = int(now)
         if status == "failed":
             adds["failure_count"] = 1
-    return Tally(key=key_of(connection), adds=adds, sets=sets, when=lambda _: exists())
+    return Tally(
+        key=key_of(connection), adds=adds, sets=sets, defaults=defaults, when=lambda _: exists()
+    )
 
 
 def _told(reply: Reply) -> str:

@@ -58,15 +58,17 @@ class Directory:
     def __init__(self, store: Store, keyring: Keyring) -> None:
         self._store = store
         self._keyring = keyring
+        self._installed: dict[str, Known] = {}
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._lists: OrderedDict[str, tuple[float, list[Connection]]] = OrderedDict()
 
     def install(self, source: Source, secrets: list[str]) -> None:
         """Know a source that is in no table, for good."""
-        known = self._opened(source, secrets, None)
-        self._known[source.source_id] = msgspec.structs.replace(known, at=float("inf"))
+        self._installed[source.source_id] = self._opened(source, secrets, None)
 
     async def source(self, source_id: str) -> Known | None:
+        if source_id in self._installed:
+            return self._installed[source_id]
         known = self._known.get(source_id)
         now = self._store.clock()
         if known is not None and now - known.at < _FRESH_SECONDS:
@@ -117,9 +119,7 @@ class Directory:
         return await self._store.get(Connection.key(owner.source_id, connection_id))
 
     def forget(self, source_id: str) -> None:
-        known = self._known.get(source_id)
-        if known is not None and known.at != float("inf"):
-            del self._known[source_id]
+        self._known.pop(source_id, None)
         self._lists.pop(source_id, None)
 
 

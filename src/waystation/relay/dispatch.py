@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import TransactionCancelled
 from waystation.ids import nanoid
 from waystation.relay.filters import stored_filter
+from waystation.relay.retries import GRACE_SECONDS, remaining, stored_delays
 from waystation.relay.states import derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
@@ -45,8 +46,8 @@ class Dispatch:
         """The deliveries of a new event. Given back are those that are ours to attempt now; none
         if somebody else has processed the event."""
         made = self._made(event, connections, None)
-        now = self._now()
-        processed = [remove("todo"), set_to("processed_at", now)]
+        processed = [remove("todo"), set_to("processed_at", self._now())]
+        processed += self._kept_longer(event, made, connections)
         if await self._write(event, made, processed, when=attr("todo").exists()):
             return self._claimed(made)
         return []
@@ -69,6 +70,24 @@ class Dispatch:
             event = current
         log.warning("event %s changes too often to be replayed now", event.event_id)
         return []
+
+    def _kept_longer(
+        self, event: Event, made: list[Delivery], connections: Sequence[Connection]
+    ) -> list[Change]:
+        """What must wait is kept for as long as all its attempts would take, and a day."""
+        waiting = {d.connection_id for d in made if d.lane is not None and d.claim is None}
+        spans = [
+            remaining(stored_delays(c.retry_config), 0)
+            for c in connections
+            if c.connection_id in waiting
+        ]
+        needed = int(self._store.clock() + max(spans, default=0)) + GRACE_SECONDS
+        if not spans or needed <= event.expires_at:
+            return []
+        event.expires_at = needed
+        for delivery in made:
+            delivery.expires_at = needed
+        return [set_to("expires_at", needed)]
 
     def _made(
         self, event: Event, connections: Sequence[Connection], replay_id: str | None

@@ -55,6 +55,8 @@ _NEVER = [
 ]
 """Beside what Python calls private: shared, local, translated and tunnelled addresses."""
 
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -94,6 +96,8 @@ class Guard:
             return True
         if any(address in network for network in _NEVER if network.version == address.version):
             return False
+        if address.version == 6 and address not in _GLOBAL_UNICAST:
+            return False
         return address.is_global and not address.is_multicast
 
     def check_url(self, url: str, field: str) -> None:
@@ -108,6 +112,8 @@ class Guard:
             raise InvalidInput(field, "a URL that begins with http:// or https://")
         if len(url) > MAX_URL or any(c.isspace() or ord(c) < 32 for c in url):
             raise InvalidInput(field, f"at most {MAX_URL} characters, none of them a space")
+        if parts.fragment:
+            raise InvalidInput(field, "no fragment: it would not be sent")
         if parts.username is not None or parts.password is not None:
             raise InvalidInput(field, "no user name or password: send a header instead")
         if _is_literal(host) and not self.permits(host):

@@ -34,7 +34,6 @@ from waystation.relay.views import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator
 
 AnyRequest = Request[Principal, None, State]
@@ -158,10 +157,8 @@ class EventController(Controller):
             start = int(last_event_id)
         else:
             start = milliseconds(since, "since", -1)
-        bell = tails.enter(user_id)
-        return ServerSentEvent(
-            _messages(tails, user_id, source_id, None if start < 0 else start, bell)
-        )
+        tails.check_room(user_id)
+        return ServerSentEvent(_messages(tails, user_id, source_id, None if start < 0 else start))
 
     @get("/{event_id:str}", summary="An event with its deliveries and their attempts")
     async def show(
@@ -174,13 +171,13 @@ class EventController(Controller):
     async def replay(
         self,
         event_id: FromPath[str],
-        data: JSONBody[ReplayOne],
         request: AnyRequest,
         events: EventService,
         replays: ReplayService,
+        data: JSONBody[ReplayOne | None] = None,
     ) -> ReplayedOne:
         event = await events.get(request.user.user_id, event_id)
-        replay_id, made = await replays.one(event, data.connection_ids)
+        replay_id, made = await replays.one(event, data.connection_ids if data else [])
         return ReplayedOne(replay_id, [delivery_view(delivery, []) for delivery in made])
 
     @post("/replay", status_code=202, summary="Deliver many events once more, in the background")
@@ -207,18 +204,14 @@ class EventController(Controller):
 
 
 async def _messages(
-    tails: Tails, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event
+    tails: Tails, user_id: str, source_id: str | None, since: int | None
 ) -> AsyncIterator[ServerSentEventMessage]:
-    yield ServerSentEventMessage(data=None, comment="events follow")
-    async for event in tails.follow(user_id, source_id, since, bell):
+    async for position, event in tails.follow(user_id, source_id, since):
         if event is None:
-            yield ServerSentEventMessage(data=None, comment="still here")
+            yield ServerSentEventMessage(data=None, id=position, comment="here")
         else:
-            yield ServerSentEventMessage(
-                event="event",
-                id=event.received_at,
-                data=msgspec.json.encode(event_view(event)).decode(),
-            )
+            shown = msgspec.json.encode(event_view(event)).decode()
+            yield ServerSentEventMessage(event="event", id=position, data=shown)
 
 
 def _between(since: str | None, until: str | None, latest: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Regular expressions run on RE2, whose time grows with the text only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -17,10 +18,15 @@ from waystation.errors import InvalidInput
 from waystation.relay.paths import Parts, Webhook, checked
 
 MAX_RULES = 100
+MAX_REGEXES = 20
 MAX_DEPTH = 8
 _MAX_PATTERN = 1_000
+_MAX_PROGRAM = 1_000
+_MAX_SEARCHED = 64 * 1024
 _MAX_OPTIONS = 500
-_REGEX_MEMORY = 1 << 20
+_REGEX_MEMORY = 1 << 18
+_MOST_SECONDS = 0.25
+"""All rules of a filter together; it runs between everything else that the process does."""
 
 Filter = Callable[[Webhook], bool]
 Test = Callable[[Any], bool]
@@ -28,10 +34,20 @@ Test = Callable[[Any], bool]
 
 def compile_filter(rules: object, field: str = "filters") -> Filter:
     """The filter that rules describe, or a refusal that names the part that is wrong."""
-    return _Compiler().group(rules, field, 0)
+    compiled = _Compiler().group(rules, field, 0)
+
+    def timed(webhook: Webhook) -> bool:
+        webhook.deadline = time.monotonic() + _MOST_SECONDS
+        return compiled(webhook)
+
+    return timed
 
 
-@lru_cache(maxsize=4096)
+class TooSlow(Exception):
+    """A filter takes too long for this webhook."""
+
+
+@lru_cache(maxsize=256)
 def stored_filter(text: str | None) -> Filter:
     """The filter of a connection, from its stored JSON."""
     return _everything if text is None else compile_filter(msgspec.json.decode(text))
@@ -44,6 +60,7 @@ def _everything(webhook: Webhook) -> bool:
 class _Compiler:
     def __init__(self) -> None:
         self._rules = 0
+        self._regexes = 0
 
     def group(self, rules: object, field: str, depth: int) -> Filter:
         if depth > MAX_DEPTH:
@@ -90,6 +107,9 @@ class _Compiler:
         if not isinstance(operator, str) or operator not in OPERATORS:
             names = ", ".join([*OPERATORS, "exists", "not_exists"])
             raise InvalidInput(f"{field}.operator", f"one of {names}")
+        self._regexes += operator == "regex"
+        if self._regexes > MAX_REGEXES:
+            raise InvalidInput(f"{field}.operator", f"a filter has at most {MAX_REGEXES} regexes")
         if "value" not in rule:
             raise InvalidInput(f"{field}.value", f"{operator} needs a value")
         return _some_or_none(parts, operator, OPERATORS[operator](rule["value"], f"{field}.value"))
@@ -97,9 +117,17 @@ class _Compiler:
 
 def _some_or_none(parts: Parts, operator: str, test: Test) -> Filter:
     """Of several values at a path one must pass; with a negation, none may match."""
-    if operator.startswith("not_"):
-        return lambda webhook: not any(test(value) for value in webhook.find(parts))
-    return lambda webhook: any(test(value) for value in webhook.find(parts))
+    negated = operator.startswith("not_")
+
+    def passes(webhook: Webhook) -> bool:
+        for n, value in enumerate(webhook.find(parts)):
+            if n % 64 == 0 and time.monotonic() > webhook.deadline:
+                raise TooSlow("it takes too long")
+            if test(value):
+                return not negated
+        return negated
+
+    return passes
 
 
 def _same(value: Any, wanted: Any) -> bool:
@@ -114,7 +142,19 @@ def _equals(wanted: Any, field: str) -> Test:
 def _in(wanted: Any, field: str) -> Test:
     if not isinstance(wanted, list) or len(wanted) > _MAX_OPTIONS:
         raise InvalidInput(field, f"a list of at most {_MAX_OPTIONS} values")
-    return lambda value: any(_same(value, option) for option in wanted)
+    plain = {(isinstance(option, bool), option) for option in wanted if _is_plain(option)}
+    others = [option for option in wanted if not _is_plain(option)]
+
+    def test(value: Any) -> bool:
+        if _is_plain(value):
+            return (isinstance(value, bool), value) in plain
+        return any(_same(value, option) for option in others)
+
+    return test
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _contains(wanted: Any, field: str) -> Test:
@@ -155,7 +195,11 @@ def _regex(wanted: Any, field: str) -> Test:
         compiled = re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError) as error:
         raise InvalidInput(field, f"this is not a regex: {_told(error)}") from None
-    return lambda value: isinstance(value, str) and compiled.search(value) is not None
+    if compiled.programsize > _MAX_PROGRAM:
+        raise InvalidInput(field, "this regex is too large: its repetitions multiply")
+    return lambda value: (
+        isinstance(value, str) and compiled.search(value[:_MAX_SEARCHED]) is not None
+    )
 
 
 def _told(error: Exception) -> str:

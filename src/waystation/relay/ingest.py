@@ -6,14 +6,14 @@ import asyncio
 import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from waystation.errors import NotFound, Unauthenticated
 from waystation.relay import signatures
 from waystation.relay.directory import ALERTS_PROVIDER, Known
-from waystation.relay.paths import Webhook
+from waystation.relay.paths import UNREADABLE, Webhook
 from waystation.relay.signatures import Arrival
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _SOURCE_ID = re.compile(r"[\w-]{1,64}")
 _MAX_PATH = 1_000
 _MAX_CHALLENGE = 1_000
 _PAYPAL_HOSTS = frozenset({"api.paypal.com", "api.sandbox.paypal.com"})
+_CERTIFICATE_PATH = re.compile(r"/v1/notifications/certs/[\w-]{1,200}")
 _CERTIFICATES = 100
 
 
@@ -50,9 +51,10 @@ class Ingest:
         headers: dict[str, str],
         body: bytes,
         sender: str,
-        base_url: str,
+        url: str,
     ) -> Answer:
-        """`path` is what follows `/in/`. Refusals are raised."""
+        """`path` is what follows `/in/`, and `url` the whole of it as it was asked for. Refusals
+        are raised."""
         source_id, _, rest = path.partition("/")
         known = await self._relay.directory.source(source_id) if _is_id(source_id) else None
         if known is None or known.source.status != "active" or len(rest) > _MAX_PATH:
@@ -63,7 +65,7 @@ class Ingest:
         webhook = Webhook(body, headers, query, method, f"/{rest}" if rest else "")
         if (text := hub_challenge(known, webhook)) is not None:
             return Answer(text.encode(), b"text/plain; charset=utf-8")
-        await self._check(known, webhook, f"{base_url}/in/{source_id}")
+        await self._check(known, webhook, url)
         if (answer := provider_challenge(known.source.provider, webhook)) is not None:
             return answer
         receipt = await self._relay.receive(known, webhook, sender)
@@ -73,7 +75,10 @@ class Ingest:
         source = known.source
         if known.check is None or (source.provider == "intercom" and webhook.method == "HEAD"):
             return
-        signed_url = (source.public_url or url) + webhook.path
+        signed_url = url
+        if source.public_url is not None:
+            _, _, rest = url.partition(f"/in/{source.source_id}")
+            signed_url = source.public_url + rest
         if webhook.query_string:
             signed_url += f"?{webhook.query_string}"
         arrival = Arrival(
@@ -110,7 +115,7 @@ def provider_challenge(provider: str, webhook: Webhook) -> Answer | None:
         return None
     try:
         asked = msgspec.json.decode(webhook.content, type=_Challenge)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None
     if asked.type != "url_verification":
         return None
@@ -123,12 +128,15 @@ def hub_challenge(known: Known, webhook: Webhook) -> str | None:
         return None
     if "hub.challenge" not in webhook.query_string:
         return None
-    asked = parse_qs(webhook.query_string, max_num_fields=20)
-    token = asked.get("hub.verify_token", [""])[0]
-    right = [signatures.same(token, secret) for secret in known.secrets]
-    if asked.get("hub.mode") != ["subscribe"] or not any(right):
+    try:
+        asked = dict(parse_qsl(webhook.query_string, max_num_fields=20))
+    except ValueError:
         return None
-    return asked["hub.challenge"][0][:_MAX_CHALLENGE]
+    token = asked.get("hub.verify_token", "")
+    right = [signatures.same(token, secret) for secret in known.secrets]
+    if asked.get("hub.mode") != "subscribe" or not any(right):
+        return None
+    return asked.get("hub.challenge", "")[:_MAX_CHALLENGE]
 
 
 class Certificates:
@@ -164,6 +172,7 @@ def _is_paypals(url: str) -> bool:
         parts.scheme == "https"
         and parts.netloc in _PAYPAL_HOSTS
         and port is None
-        and parts.path.startswith("/v1/notifications/certs/")
-        and len(url) < 300
+        and _CERTIFICATE_PATH.fullmatch(parts.path) is not None
+        and not parts.query
+        and not parts.fragment
     )

@@ -12,6 +12,7 @@ from typing import Any
 import jmespath
 import msgspec
 from jmespath.exceptions import JMESPathError
+from jmespath.functions import Functions
 from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
@@ -37,9 +38,12 @@ def compile_expression(text: str) -> dict[str, Any]:
         raise ValueError(f"an expression has 1 to {MAX_EXPRESSION} characters")
     try:
         parsed: Any = Parser().parse(text).parsed
-    except (JMESPathError, RecursionError) as error:
+        growth = _growth(parsed)[0]
+    except JMESPathError as error:
         raise ValueError(f"this is not JMESPath: {str(error).splitlines()[0]}") from None
-    if _growth(parsed)[0] > _MAX_GROWTH:
+    except RecursionError:
+        raise TooMuch("it is nested too deeply") from None
+    if growth > _MAX_GROWTH:
         raise TooMuch("it repeats its input too often")
     tree: dict[str, Any] = parsed
     return tree
@@ -66,10 +70,17 @@ class _Stepping(TreeInterpreter):
             raise TooMuch("jmespath: it takes too many steps")
         return super().visit(node, *args, **kwargs)
 
+    def visit_function_expression(self, node: Any, value: Any) -> Any:
+        """A function's steps are hidden in it: it may look at everything it is given."""
+        self._steps += len(value) if isinstance(value, list | dict | str) else 1
+        return super().visit_function_expression(node, value)
+
 
 def _growth(node: dict[str, Any]) -> tuple[int, int]:
     """How large a result can get: so many times its input, and so much more."""
     kind = node["type"]
+    if kind == "slice":
+        return _ONE_TO_ONE
     parts = [_growth(child) for child in node.get("children", [])]
     if kind == "literal":
         return 0, len(msgspec.json.encode(node["value"]))
@@ -78,8 +89,10 @@ def _growth(node: dict[str, Any]) -> tuple[int, int]:
     if kind in ("projection", "value_projection", "filter_projection"):
         return _for_each(parts[0], parts[1])
     if kind in ("pipe", "subexpression", "index_expression"):
-        (a, b), (c, d) = parts
-        return a * c, b * c + d
+        times, more = _ONE_TO_ONE
+        for a, b in parts:
+            times, more = times * a, more * a + b
+        return times, more
     if kind == "comparator":
         _spelt_out(parts)
         return 0, 5
@@ -97,6 +110,7 @@ def _for_each(listed: tuple[int, int], made: tuple[int, int]) -> tuple[int, int]
 
 def _function(node: dict[str, Any], parts: list[tuple[int, int]]) -> tuple[int, int]:
     name = node["value"]
+    _check_call(name, len(parts))
     if name == "map" and len(parts) == 2:
         return _for_each(parts[1], parts[0])
     if name in _WRITTEN:
@@ -107,6 +121,16 @@ def _function(node: dict[str, Any], parts: list[tuple[int, int]]) -> tuple[int, 
             raise TooMuch(f"join takes a literal of at most {_MAX_GLUE} characters")
         return _MAX_GLUE * sum(a for a, _ in parts), sum(b for _, b in parts) * _MAX_GLUE
     return max(1, sum(a for a, _ in parts)), sum(b for _, b in parts)
+
+
+def _check_call(name: str, arguments: int) -> None:
+    known = Functions.FUNCTION_TABLE.get(name)
+    if known is None:
+        raise ValueError(f"there is no function {name}")
+    wanted = known["signature"]
+    several = bool(wanted) and wanted[-1].get("variadic", False)
+    if arguments < len(wanted) or (arguments > len(wanted) and not several):
+        raise ValueError(f"{name} takes {len(wanted)} arguments")
 
 
 def _spelt_out(parts: list[tuple[int, int]]) -> None:

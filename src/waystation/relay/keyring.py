@@ -44,7 +44,7 @@ class Keyring:
     def inbound(self, source: Source) -> list[str]:
         """The secrets that a source's webhooks may be signed with."""
         stored = source.signing_secret
-        if stored is None:
+        if not stored:
             return []
         if not stored.startswith(_MARK):
             return [stored]  # written by another service, as the seed has it

@@ -63,6 +63,13 @@ class Lanes:
             lane = self._lanes[connection.connection_id] = Lane(connection.failure_streak)
         return lane
 
+    def current(self, connection: Connection) -> Lane:
+        """The lane of a connection that was just read: somebody may have seen to its endpoint."""
+        lane = self.of(connection)
+        if lane.broken and not connection.failure_streak:
+            self.reset(connection.connection_id)
+        return lane
+
     def reserve(self, connection: Connection) -> bool:
         """Take a place in the lane, if there is one."""
         lane = self.of(connection)
@@ -98,6 +105,8 @@ class Lanes:
     def failed(self, connection_id: str) -> None:
         """Count a failure. After some in a row the lane rests, longer and longer."""
         lane = self._lanes[connection_id]
+        if lane.broken and lane.blocked_until > self._clock():
+            return  # it was under way when the lane broke
         lane.failures += 1
         if lane.broken:
             pause = _FIRST_PAUSE * 2 ** min(10, lane.failures - BREAK_AFTER)

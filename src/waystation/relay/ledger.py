@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.errors import CancellationReason, Overloaded, TransactionCancelled
-from waystation.store import Condition, Update, add, set_if_absent, set_to
-from waystation.store.actions import prepare
+from waystation.errors import (
+    CancellationReason,
+    InvalidRequest,
+    Overloaded,
+    TransactionCancelled,
+)
+from waystation.store import Condition, Update, add, remove, set_if_absent, set_to
+from waystation.store.actions import Write, prepare
 from waystation.store.spec import Key
 
 if TYPE_CHECKING:
@@ -42,6 +47,7 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
     sets: dict[str, object] = msgspec.field(default_factory=dict)
     defaults: dict[str, object] = msgspec.field(default_factory=dict)
     when: Callable[[dict[str, int]], Condition] | None = None
+    prepared: Write | None = None
 
     def merged(self, other: Tally) -> Tally:
         adds = dict(self.adds)
@@ -59,13 +65,21 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         if number == 1:
             return self
         adds = {field: each * number for field, each in self.adds.items()}
-        return msgspec.structs.replace(self, adds=adds)
+        return msgspec.structs.replace(self, adds=adds, prepared=None)
 
-    def action(self) -> Update[Any]:
+    def write(self) -> Write:
+        """The update, made once: the same tally is used again and again."""
+        if self.prepared is None:
+            self.prepared = prepare(self._action())
+        return self.prepared
+
+    def _action(self) -> Update[Any]:
         added = self.adds.items()  # what is set in the same batch wins over what is added
         changes = [add(field, number) for field, number in added if field not in self.sets]
-        changes += [set_to(field, value) for field, value in self.sets.items()]
-        changes += [set_if_absent(field, value) for field, value in self.defaults.items()]
+        for field, value in self.sets.items():
+            changes.append(remove(field) if value is None else set_to(field, value))
+        given = (pair for pair in self.defaults.items() if pair[0] not in self.sets)
+        changes += [set_if_absent(field, value) for field, value in given]
         return Update(self.key, *changes, when=self.when(self.adds) if self.when else None)
 
 
@@ -105,16 +119,23 @@ class Ledger:
         self._runners: set[asyncio.Task[None]] = set()
 
     async def write(
-        self, account: str, actions: Sequence[Action], tallies: Sequence[Tally], size: int = 0
+        self,
+        account: str,
+        actions: Sequence[Action],
+        tallies: Sequence[Tally],
+        size: int = 0,
+        *,
+        new: bool = False,
     ) -> None:
         """Write all of it or none; durable when this returns.
 
-        TransactionCancelled has the reasons of these actions, and then of these tallies.
+        TransactionCancelled has the reasons of these actions, and then of these tallies. What is
+        `new` is refused when too much waits; what has begun is not.
         """
-        line = self._lines.setdefault(account, _Line())
-        if len(line.waiting) >= _MOST_WAITING:
-            raise Overloaded("too much is waiting to be written", retry_after=1.0)
         entry = _Entry(actions, tallies, size)
+        line = self._lines.setdefault(account, _Line())
+        if new and len(line.waiting) >= _MOST_WAITING:
+            raise Overloaded("too much is waiting to be written", retry_after=1.0)
         line.waiting.append(entry)
         if not line.busy:
             line.busy = True
@@ -144,9 +165,14 @@ class Ledger:
             tallies = _summed(batch)
             writes = [write for entry in batch for write in entry.actions]
             try:
-                await self._store.transact(*writes, *(tally.action() for tally in tallies))
+                await self._store.transact(*writes, *(tally.write() for tally in tallies))
             except TransactionCancelled as error:
                 batch = await self._without_refused(batch, tallies, error.reasons)
+            except InvalidRequest:
+                if len(batch) == 1:
+                    raise
+                await self._one_by_one(batch)  # one of them makes no sense
+                return
             else:
                 for entry in batch:
                     entry.finish()
@@ -172,12 +198,15 @@ class Ledger:
                 kept.append(entry)
         if len(kept) < len(batch):
             return kept
-        for entry in kept:  # a counter stands in the way: of whom, shows one by one
+        await self._one_by_one(kept)  # a counter stands in the way: of whom, shows
+        return []
+
+    async def _one_by_one(self, batch: list[_Entry]) -> None:
+        for entry in batch:
             try:
                 await self._commit([entry])
             except Exception as error:  # noqa: BLE001 - it is the entry's to raise
                 entry.finish(error)
-        return []
 
 
 def _taken(waiting: deque[_Entry]) -> list[_Entry]:

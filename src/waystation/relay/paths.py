@@ -27,6 +27,9 @@ _WILD = "*"
 Part = str | int
 Parts = tuple[Part, ...]
 
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What reading JSON that somebody sent may raise."""
+
 MISSING: Any = object()
 """What a path finds where there is nothing."""
 
@@ -47,7 +50,9 @@ class Webhook:
         self.method = method
         self.path = path
         self.query_string = query
+        self.deadline = float("inf")
         self._body: Any = MISSING
+        self._query: dict[str, Any] | None = None
 
     @property
     def body(self) -> Any:
@@ -63,7 +68,9 @@ class Webhook:
             case "headers":
                 return self.headers
             case "query":
-                return _fields(self.query_string)
+                if self._query is None:
+                    self._query = _fields(self.query_string)
+                return self._query
             case "method":
                 return self.method
             case _:
@@ -86,7 +93,7 @@ def _parsed(content: bytes, content_type: str) -> Any:
             return _fields(content.decode())
         try:
             return msgspec.json.decode(content)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return content.decode()
     except UnicodeDecodeError:
         return None

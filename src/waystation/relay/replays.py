@@ -11,6 +11,8 @@ from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Re
 from waystation.store import add, attr, key_of, remove, set_to
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from waystation.relay.service import Relay
     from waystation.relay.tables import Wake
     from waystation.store import Query
@@ -93,9 +95,11 @@ class Replays:
             raise NotFound("there is no such replay")
         return replay
 
-    async def work(self, replay_id: str, held: Wake | None) -> int | None:
+    async def work(
+        self, replay_id: str, held: Wake | None, stopping: Callable[[], bool]
+    ) -> int | None:
         """Go on with a replay until it is done; when to look again if it is not."""
-        while True:
+        while not stopping():
             replay = await self._store.get(Replay.key(replay_id))
             if replay is None or replay.status != "running":
                 return None
@@ -108,6 +112,7 @@ class Replays:
                 return None
             if held is not None and held.due_at - int(self._store.clock() * 1000) < RESCUE_MS:
                 await self._relay.wakes.hold(held)
+        return int(self._store.clock() * 1000)
 
     async def _step(self, replay: Replay) -> bool:
         """Replay the next few events, and remember how far we are; whether that was all."""

@@ -19,6 +19,8 @@ MAX_ATTEMPTS = 20
 _LONGEST_DELAY = 7 * 86_400
 _LONGEST_RETRY_AFTER = 86_400
 _JITTER = 0.1
+GRACE_SECONDS = 86_400
+"""How long what is to be tried again is kept beyond its last scheduled attempt."""
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from waystation.accounts.keys import iso
-from waystation.errors import NotFound, Overloaded, TransactionCancelled
+from waystation.errors import NotFound, Overloaded, TransactionCancelled, TransactionConflict
 from waystation.ids import timed_id
 from waystation.patterns.ratelimits import Limit, LocalLimiter
 from waystation.relay import usage
@@ -73,7 +73,7 @@ class Relay:
         inbox: InboxSender | None = None,
     ) -> None:
         self.store = store
-        self.public_url = public_url
+        self.public_url = public_url.rstrip("/") if public_url else None
         self.keyring = Keyring(vault)
         self.directory = Directory(store, self.keyring)
         self.egress = Egress(Guard(networks))
@@ -150,10 +150,15 @@ class Relay:
             actions.append(Put(seen, when=absent()))
         if event.todo is not None:
             await self.wakes.ensure(event.source_id, event.received_at + RESCUE_MS)
-        size = len(event.body) + len(event.body_bytes or b"")
+        size = 4 * (len(event.body) + len(event.headers)) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
+            tallies = self._tallies(known, event)
             try:
-                await self.ledger.write(event.user_id, actions, self._tallies(known, event), size)
+                await self.ledger.write(event.user_id, actions, tallies, size, new=True)
+            except TransactionConflict as error:
+                raise Overloaded(
+                    "too many at once write for this account", retry_after=1.0
+                ) from error
             except TransactionCancelled as error:
                 first = await self._refused(known, error.reasons, len(actions))
                 if first is not None:
@@ -212,6 +217,14 @@ class Relay:
         if account is not None:
             await usage.settle_refusal(self.store, known.source.user_id, account.item)
         return None
+
+    async def expect_change(self, connection_id: str) -> None:
+        """Have somebody look at a connection even if we do not live to say so after its change."""
+        await self.wakes.ensure(connection_id, int(self.store.clock() * 1000) + RESCUE_MS)
+
+    async def expect_changes(self, source_id: str) -> None:
+        for connection in await self.directory.list_connections(source_id):
+            await self.expect_change(connection.connection_id)
 
     async def wake(self, name: str) -> None:
         """Have somebody look at a source, connection or replay now."""

@@ -10,12 +10,13 @@ import base64
 import hmac
 import zlib
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, urlsplit, urlunsplit
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from waystation.relay import standard
+from waystation.relay.paths import UNREADABLE
 
 Algorithm = Literal["sha1", "sha256", "sha512"]
 _MOST_SIGNATURES = 20
@@ -134,10 +136,13 @@ def _twilio(arrival: Arrival, secret: str) -> bool:
     signed = ""
     wanted_hash = parse_qs(urlsplit(arrival.url).query).get("bodySHA256", [""])[0]
     if wanted_hash:
-        if not same(wanted_hash.lower(), _sha256(arrival.body)):
+        if not same(wanted_hash.lower(), sha256(arrival.body).hexdigest()):
             return False
     else:
-        signed = _twilio_fields(arrival.body)
+        fields = _twilio_fields(arrival.body)
+        if fields is None:
+            return False
+        signed = fields
     given = arrival.header("x-twilio-signature")
     return any(
         same(given, _base64(secret, (url + signed).encode(), "sha1"))
@@ -145,18 +150,12 @@ def _twilio(arrival: Arrival, secret: str) -> bool:
     )
 
 
-def _sha256(body: bytes) -> str:
-    from hashlib import sha256
-
-    return sha256(body).hexdigest()
-
-
-def _twilio_fields(body: bytes) -> str:
-    """Every field's name and value, in the order of names, each pair once."""
+def _twilio_fields(body: bytes) -> str | None:
+    """Every field's name and value, by name and each pair once; None if it is no form."""
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
-        return ""
+        return None
     return "".join(name + value for name, value in sorted(set(pairs)))
 
 
@@ -185,7 +184,7 @@ class _Linear(msgspec.Struct, rename="camel"):
 def _linear(arrival: Arrival, secret: str) -> bool:
     try:
         stamp = msgspec.json.decode(arrival.body, type=_Linear).webhook_timestamp
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return False
     if not arrival.fresh(str(stamp), 60, unit=1000.0):
         return False
@@ -227,7 +226,7 @@ def _sendgrid(arrival: Arrival, secret: str) -> bool:
             return False
         content = stamp.encode("utf-8", "replace") + arrival.body
         key.verify(base64.b64decode(signature, validate=True), content, ECDSA(SHA256()))
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
         return False
     return True
 
@@ -246,7 +245,7 @@ def mailgun_signature(body: bytes) -> _MailgunSignature | None:
     """What Mailgun puts in the body: of JSON, or among the fields of a form."""
     try:
         return msgspec.json.decode(body, type=_Mailgun, strict=False).signature
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         pass
     try:
         fields = dict(parse_qsl(body.decode(), max_num_fields=_MOST_FIELDS))
@@ -304,9 +303,20 @@ def paypal(arrival: Arrival, webhook_id: str, certificate: bytes) -> bool:
             return False
         signature = base64.b64decode(arrival.header("paypal-transmission-sig"), validate=True)
         key.verify(signature, content, PKCS1v15(), SHA256())
-    except (InvalidSignature, ValueError):
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
         return False
     return True
+
+
+def check_secret(provider: str, secret: str) -> None:
+    """ValueError for what could never be a secret of a provider."""
+    if provider == "standard-webhooks":
+        standard.key_of(secret)
+    elif provider == "sendgrid":
+        try:
+            load_der_public_key(base64.b64decode(secret, validate=True))
+        except (UnsupportedAlgorithm, TypeError) as error:
+            raise ValueError(str(error)) from error
 
 
 CHECKS: dict[str, Check] = {

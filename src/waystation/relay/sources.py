@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -23,7 +24,7 @@ from waystation.ids import new_id
 from waystation.relay.dedupe import Dedupe, check_dedupe
 from waystation.relay.directory import ALERTS_PROVIDER, Verification
 from waystation.relay.egress import MAX_URL
-from waystation.relay.signatures import PROVIDERS, SIGN_THE_URL, CustomScheme
+from waystation.relay.signatures import PROVIDERS, SIGN_THE_URL, CustomScheme, check_secret
 from waystation.relay.tables import Connection, Owner, Source
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
 
@@ -139,6 +140,11 @@ class Sources:
         """Refuse a source that would trust anybody, or nobody."""
         if any(not secret or len(secret) > 1_000 or not secret.isascii() for secret in secrets):
             raise InvalidInput("signing_secrets", "1 to 1,000 ASCII characters each")
+        for secret in secrets:
+            try:
+                check_secret(source.provider, secret)
+            except ValueError as error:
+                raise InvalidInput("signing_secrets", f"one of them is none: {error}") from None
         mode = "signature"
         if source.verification:
             mode = msgspec.json.decode(source.verification, type=Verification).mode
@@ -262,6 +268,12 @@ def _dedupe(given: Dedupe | None) -> str | None:
 def _checked_url(url: str | None) -> str | None:
     if url is None:
         return None
-    if not url.startswith(("http://", "https://")) or len(url) > MAX_URL or "?" in url:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        good = good and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:
+        good = False
+    if not good or len(url) > MAX_URL or not all("!" <= c <= "~" for c in url):
         raise InvalidInput("public_url", "a URL without a query that begins with https://")
-    return url
+    return url.rstrip("/")

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 PREFIX = "whsec_"
 PUBLIC_PREFIX = "whpk_"
 _SECRET_BYTES = 32
+_FEWEST_BYTES = 16
 _MOST_SIGNATURES = 20
 
 
@@ -45,7 +46,10 @@ def matches(secret: str, message_id: str, timestamp: str, body: bytes, signature
 
 def key_of(secret: str) -> bytes:
     """The bytes of a secret; ValueError when it is none."""
-    return base64.b64decode(secret.removeprefix(PREFIX).removeprefix(PUBLIC_PREFIX), validate=True)
+    key = base64.b64decode(secret.removeprefix(PREFIX).removeprefix(PUBLIC_PREFIX), validate=True)
+    if len(key) < _FEWEST_BYTES:
+        raise ValueError(f"a secret has at least {_FEWEST_BYTES} bytes")
+    return key
 
 
 def _hmac(secret: str, content: bytes) -> bytes:

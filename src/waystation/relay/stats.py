@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -33,18 +34,28 @@ def hour_of(now: float) -> str:
 
 
 def hour_tally(user_id: str, now: float, **adds: int) -> Tally:
+    return _hour_tally(user_id, int(now) // 3600 * 3600, tuple(adds.items()))
+
+
+@lru_cache(maxsize=10_000)
+def _hour_tally(user_id: str, hour: int, adds: tuple[tuple[str, int], ...]) -> Tally:
     return Tally(
-        key=Hour.key(user_id, hour_of(now)),
-        adds=adds,
-        defaults={"expires_at": int(now) + _KEPT_SECONDS},
+        key=Hour.key(user_id, hour_of(hour)),
+        adds=dict(adds),
+        defaults={"expires_at": hour + _KEPT_SECONDS},
     )
 
 
 def day_tally(user_id: str, source_id: str, now: float, **adds: int) -> Tally:
+    return _day_tally(user_id, source_id, int(now) // 86_400 * 86_400, tuple(adds.items()))
+
+
+@lru_cache(maxsize=10_000)
+def _day_tally(user_id: str, source_id: str, day: int, adds: tuple[tuple[str, int], ...]) -> Tally:
     return Tally(
-        key=SourceDay.key(user_id, hour_of(now)[:10], source_id),
-        adds=adds,
-        defaults={"expires_at": int(now) + _KEPT_SECONDS},
+        key=SourceDay.key(user_id, hour_of(day)[:10], source_id),
+        adds=dict(adds),
+        defaults={"expires_at": day + _KEPT_SECONDS},
     )
 
 

@@ -68,7 +68,8 @@ class Connection(
 ):
     """Where a source's webhooks go: to a URL, or to an inbox.
 
-    `failure_streak` counts the attempts that failed since the last one that did not.
+    `failure_streak` counts the attempts that failed since the last one that did not, and
+    `failing_since` is the second of the first of them.
     """
 
     connection_id: str
@@ -89,6 +90,7 @@ class Connection(
     disabled_reason: str | None = None
     disabled_at: str | None = None
     failure_streak: int = 0
+    failing_since: int | None = None
     alerted_at: int = 0
     delivery_count: int = 0
     failure_count: int = 0
@@ -231,12 +233,13 @@ class Wake(
 ):
     """When somebody must look at a source, connection or replay again.
 
-    `idle` says that the last look found nothing to do.
+    `held` says that somebody is looking, `idle` that the last look found nothing to do soon.
     """
 
     name: str
     shard: int
     due_at: int
+    held: bool = False
     idle: bool = False
     version: int = 0
     expires_at: int | None = None

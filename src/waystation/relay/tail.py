@@ -7,6 +7,7 @@ later than a younger one, so each look goes back a few seconds and passes over w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ _HEARTBEAT_SECONDS = 15.0
 _MOST_TAILS = 200
 _MOST_PER_ACCOUNT = 10
 _MOST_SEEN = 50_000
-_PAGE = 100
+_LIFE_SECONDS = 900.0
 
 
 class Tails:
@@ -41,49 +42,55 @@ class Tails:
         for bell in self._bells.get(event.user_id, ()):
             bell.set()
 
-    def enter(self, user_id: str) -> asyncio.Event:
-        """A place for one more tail, or a refusal."""
-        bells = self._bells.setdefault(user_id, set())
-        if len(bells) >= _MOST_PER_ACCOUNT or sum(map(len, self._bells.values())) >= _MOST_TAILS:
+    def check_room(self, user_id: str) -> None:
+        """Refuse one more tail where there are enough."""
+        mine = len(self._bells.get(user_id, ()))
+        if mine >= _MOST_PER_ACCOUNT or sum(map(len, self._bells.values())) >= _MOST_TAILS:
             raise TooManyRequests("too many tails are open", retry_after=30.0)
-        bell = asyncio.Event()
-        bells.add(bell)
-        return bell
-
-    def leave(self, user_id: str, bell: asyncio.Event) -> None:
-        bells = self._bells.get(user_id, set())
-        bells.discard(bell)
-        if not bells:
-            self._bells.pop(user_id, None)
 
     async def follow(
-        self, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event
-    ) -> AsyncIterator[Event | None]:
-        """Events since a time in milliseconds, or from now on. None is a sign of life."""
-        floor = self._now() if since is None else max(0, since - OVERLAP_MS)
-        newest = floor
-        seen: OrderedDict[str, None] = OrderedDict()
-        told = self._now()
+        self, user_id: str, source_id: str | None, since: int | None
+    ) -> AsyncIterator[tuple[int, Event | None]]:
+        """Events since a time in milliseconds, or from now on, each with the time to go on from
+        after a break. None is a sign of life. It ends by itself after a while, so that whoever
+        follows must show its key again."""
+        bell = asyncio.Event()
+        self._bells.setdefault(user_id, set()).add(bell)
         try:
-            while not self._stopping.is_set():
-                bell.clear()
-                start = max(floor, newest - OVERLAP_MS)
-                for source in await self._sources(user_id, source_id, start):
-                    async for event in self._store.iterate(Event.query(source).at_least(start)):
-                        if event.event_id in seen:
-                            continue
-                        seen[event.event_id] = None
-                        newest = max(newest, event.received_at)
-                        told = self._now()
-                        yield event
-                while len(seen) > _MOST_SEEN:
-                    seen.popitem(last=False)
-                if self._now() - told > _HEARTBEAT_SECONDS * 1000:
-                    told = self._now()
-                    yield None
-                await self._wait(bell)
+            async for shown in self._follow(user_id, source_id, since, bell):
+                yield shown
         finally:
-            self.leave(user_id, bell)
+            bells = self._bells.get(user_id, set())
+            bells.discard(bell)
+            if not bells:
+                self._bells.pop(user_id, None)
+
+    async def _follow(
+        self, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event
+    ) -> AsyncIterator[tuple[int, Event | None]]:
+        """Look again and again. Whatever came before a look began, and a little before, has been
+        shown when it is over, whichever source it was."""
+        floor = self._now() if since is None else max(0, since - OVERLAP_MS)
+        done = floor
+        seen: OrderedDict[str, None] = OrderedDict()
+        begun = heard = time.monotonic()
+        yield done, None
+        while not self._stopping.is_set() and time.monotonic() - begun < _LIFE_SECONDS:
+            bell.clear()
+            start, now = max(floor, done - OVERLAP_MS), self._now()
+            for source in await self._sources(user_id, source_id, start):
+                async for event in self._store.iterate(Event.query(source).at_least(start)):
+                    if event.event_id not in seen:
+                        seen[event.event_id] = None
+                        heard = time.monotonic()
+                        yield done, event
+            done = max(done, now)
+            while len(seen) > _MOST_SEEN:
+                seen.popitem(last=False)
+            if time.monotonic() - heard > _HEARTBEAT_SECONDS:
+                heard = time.monotonic()
+                yield done, None
+            await self._wait(bell)
 
     async def _sources(self, user_id: str, source_id: str | None, start: int) -> list[str]:
         """The sources that may have something new."""

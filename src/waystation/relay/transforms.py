@@ -176,7 +176,7 @@ def _put(target: dict[str, Any], parts: tuple[str, ...], value: Any) -> None:
         if not isinstance(inner, dict):
             inner = target[part] = {}
         target = inner
-    target[parts[-1]] = value
+    target[parts[-1]] = copy.deepcopy(value)  # others may hold it, and it may be changed here
 
 
 def _take(target: dict[str, Any], parts: tuple[str, ...]) -> Any:

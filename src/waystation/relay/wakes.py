@@ -17,6 +17,8 @@ from waystation.relay.tables import Wake
 from waystation.store import attr, key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from waystation.store import Store
 
 SHARDS = 4
@@ -39,14 +41,12 @@ class Wakes:
 
     async def ensure(self, name: str, at: int) -> None:
         """Somebody looks at `name` at the latest at a time, whatever happens to us."""
-        known = self._known.get(name)
-        if known is not None and self._now() + _MARGIN_MS < known <= at:
+        if self._is_known(name, at):
             return
         task = self._ensuring.get(name)
         if task is not None:  # somebody is at it: most often that is enough
             await asyncio.shield(task)
-            known = self._known.get(name)
-            if known is not None and known <= at:
+            if self._is_known(name, at):
                 return
         task = asyncio.create_task(self._ensure(name, at))
         self._ensuring[name] = task
@@ -56,17 +56,21 @@ class Wakes:
             if self._ensuring.get(name) is task:
                 del self._ensuring[name]
 
+    def _is_known(self, name: str, at: int) -> bool:
+        known = self._known.get(name)
+        return known is not None and self._now() + _MARGIN_MS < known <= at
+
     async def _ensure(self, name: str, at: int) -> None:
         for attempt in range(_TRIES):
             wake = await self._store.get(Wake.key(name))
             if wake is None:
                 wake = Wake(name=name, shard=shard_of(name), due_at=at)
-            elif self._now() + _MARGIN_MS < wake.due_at <= at:
+            elif not wake.held and self._now() + _MARGIN_MS < wake.due_at <= at:
                 self._remember(wake)
                 return
             # One that is due by now is written too: whoever is looking must look again.
             wake.due_at = min(at, max(wake.due_at, self._now())) if wake.version else at
-            wake.idle = False
+            wake.idle = wake.held = False
             try:
                 await self._store.put(wake)
             except ConditionFailed:
@@ -76,12 +80,18 @@ class Wakes:
                 return
         raise Overloaded("too many at once change what is due", retry_after=1.0)
 
-    async def due(self, limit: int) -> list[Wake]:
-        """Wakes whose time has come, oldest first in each shard."""
+    async def due(self, limit: int, busy: Container[str]) -> list[Wake]:
+        """Wakes whose time has come, oldest first in each shard, without those that are busy."""
         found: list[Wake] = []
         for shard in range(SHARDS):
+            taken = 0
             query = Wake.query(shard, index="GSI2").at_most(self._now())
-            found += (await self._store.query(query, limit=limit)).items
+            async for wake in self._store.iterate(query):
+                if wake.name not in busy:
+                    found.append(wake)
+                    taken += 1
+                if taken >= limit:
+                    break
         return found
 
     async def take(self, wake: Wake) -> Wake | None:
@@ -93,7 +103,7 @@ class Wakes:
 
     async def hold(self, wake: Wake) -> Wake | None:
         """Keep a wake that is ours for longer; None when somebody has changed it."""
-        wake.due_at = self._now() + HOLD_MS
+        wake.due_at, wake.held = self._now() + HOLD_MS, True
         try:
             await self._store.put(wake)
         except ConditionFailed:
@@ -101,15 +111,17 @@ class Wakes:
         return wake
 
     async def settle(self, wake: Wake, next_at: int | None) -> None:
-        """Done for now. Without a next time the wake goes, after a second look that finds nothing:
-        an index may not have shown us everything yet."""
+        """Done for now. A wake moves far ahead, or goes, only after a second look that finds no
+        reason not to: an index may not have shown us everything, and others rely on it coming."""
+        soon = self._now() + _LINGER_MS
+        first_look = (next_at is None or next_at > soon) and not wake.idle
         try:
-            if next_at is None and wake.idle:
+            if next_at is None and not first_look:
                 await self._store.delete(key_of(wake), when=attr("version") == wake.version)
                 self._known.pop(wake.name, None)
                 return
-            wake.idle = next_at is None
-            wake.due_at = self._now() + _LINGER_MS if next_at is None else next_at
+            wake.held, wake.idle = False, first_look
+            wake.due_at = soon if first_look or next_at is None else next_at
             await self._store.put(wake)
         except ConditionFailed:
             self._known.pop(wake.name, None)  # somebody has more work for it: their wake stays

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from waystation.errors import TransactionCancelled, WaystationError
+from waystation.errors import WaystationError
 from waystation.ids import nanoid
 from waystation.relay.alerts import Alerts
 from waystation.relay.dispatch import CLAIM_MS, RESCUE_MS
 from waystation.relay.replays import Replays
 from waystation.relay.tables import Connection, Delivery, Event, Wake
-from waystation.store import Update, attr, key_of, set_to
+from waystation.store import Put, attr, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
     from waystation.queues import Message
     from waystation.relay.service import Relay
+    from waystation.store import Query
 
 log = logging.getLogger(__name__)
+
+I = TypeVar("I", Event, Delivery)  # noqa: E741 - I for Item
 
 _POLL_SECONDS = 1.0
 _MOST_TASKS = 200
@@ -52,10 +55,11 @@ class EventRef(msgspec.Struct):
 
 
 class Worker:
-    """`special` processes the events of sources that have no connections of their own."""
+    """`special` processes the events of sources that have no connections, and says whether it
+    is done with one."""
 
     def __init__(
-        self, relay: Relay, special: dict[str, Callable[[Event], Awaitable[None]]] | None = None
+        self, relay: Relay, special: dict[str, Callable[[Event], Awaitable[bool]]] | None = None
     ) -> None:
         self._relay = relay
         self._store = relay.store
@@ -114,8 +118,8 @@ class Worker:
         """Make an event's deliveries; the attempts that are ours to make."""
         special = self._special.get(event.source_id)
         if special is not None:
-            await special(event)
-            await self._relay.dispatch.first(event, [])
+            if await special(event):
+                await self._relay.dispatch.first(event, [])
             return []
         connections = await self._relay.directory.connections(event.source_id)
         claimed = await self._relay.dispatch.first(event, connections)
@@ -163,7 +167,7 @@ class Worker:
 
     async def tick(self) -> None:
         """Take what is due, and begin with it."""
-        for wake in await self._relay.wakes.due(_WAKES_AT_ONCE):
+        for wake in await self._relay.wakes.due(_WAKES_AT_ONCE, self._handling):
             if wake.name in self._handling or self._stopping:
                 continue
             self._handling[wake.name] = False
@@ -189,7 +193,8 @@ class Worker:
             if next_at is not None:
                 self._remind(name, next_at)
         finally:
-            del self._handling[name]
+            if self._handling.pop(name):
+                self.kick(name)  # there was more while we were ending
 
     def _remind(self, name: str, at: int) -> None:
         """Look again sooner than the next poll would."""
@@ -202,7 +207,7 @@ class Worker:
         if name.startswith("conn_"):
             return await self._lane(name, held)
         if name.startswith("rpl_"):
-            return await self.replays.work(name, held)
+            return await self.replays.work(name, held, lambda: self._stopping)
         return await self._stranded(name, held)
 
     async def _stranded(self, source_id: str, held: Wake | None) -> int | None:
@@ -218,8 +223,7 @@ class Worker:
             cursor = page.cursor
             if cursor is None:
                 break
-        rest = await self._store.query(query, limit=1)
-        return self._now() + RESCUE_MS if rest.items else None
+        return self._now() + RESCUE_MS if await self._first(query, 1) else None
 
     async def _rescue(self, event: Event) -> None:
         current = await self._store.get(key_of(event))  # the index may lag
@@ -233,22 +237,21 @@ class Worker:
         while not self._stopping:
             connection = await self._relay.directory.find_connection(connection_id)
             if connection is None or connection.status == "deleted":
-                if not await self._cancel(connection_id):
-                    return None
-                continue
+                await self._cancel(connection_id)
+                return None
             if connection.status != "active":
                 return None  # whoever resumes it wakes it
-            lane = self._relay.lanes.of(connection)
+            lane = self._relay.lanes.current(connection)
             if lane.blocked_until > self._store.clock():
                 lane.backlog = True
                 return int(lane.blocked_until * 1000) + 1
             lane.backlog = False
             lane.freed.clear()
-            page = await self._store.query(query.at_most(self._now()), limit=_PAGE)
-            if not page.items:
+            due = await self._first(query.at_most(self._now()), _PAGE)
+            if not due:
                 break
             lane.backlog = True
-            if not await self._claim_some(connection, list(page.items)):
+            if not await self._claim_some(connection, due):
                 if lane.blocked_until > self._store.clock():
                     continue
                 if lane.running:
@@ -256,8 +259,8 @@ class Worker:
                 else:
                     return self._now() + 1_000  # the whole process is busy
             await self._keep(held)
-        first = await self._store.query(query, limit=1)
-        return first.items[0].due_at if first.items else None
+        first = await self._first(query, 1)
+        return first[0].due_at if first else None
 
     async def _wait_for_room(self, freed: asyncio.Event) -> None:
         try:
@@ -285,28 +288,35 @@ class Worker:
 
     async def _claim(self, delivery: Delivery) -> bool:
         """Make a delivery ours, unless somebody has been quicker."""
-        claim, until = nanoid(), self._now() + CLAIM_MS
-        update = Update(
-            key_of(delivery),
-            set_to("claim", claim),
-            set_to("lane", delivery.connection_id),
-            set_to("due_at", until),
-            when=attr("due_at") == delivery.due_at,
-        )
+        seen = attr("due_at") == delivery.due_at
+        delivery.claim, delivery.due_at = nanoid(), self._now() + CLAIM_MS
         try:
-            await self._relay.ledger.write(delivery.user_id, [update], [])
-        except (TransactionCancelled, WaystationError):
+            await self._relay.ledger.write(delivery.user_id, [Put(delivery, when=seen)], [])
+        except WaystationError:
             return False
-        delivery.claim, delivery.due_at = claim, until
         return True
 
-    async def _cancel(self, connection_id: str) -> int:
-        """End the deliveries of a connection that is gone; how many there were."""
-        page = await self._store.query(Delivery.query(connection_id, index="GSI2"), limit=_PAGE)
-        for delivery in page.items:
-            if await self._claim(delivery):
-                await self._relay.deliver.attempt(delivery, None)
-        return len(page.items)
+    async def _cancel(self, connection_id: str) -> None:
+        """End the deliveries of a connection that is gone."""
+        query = Delivery.query(connection_id, index="GSI2")
+        while (found := await self._first(query, _PAGE)) and not self._stopping:
+            for delivery in found:
+                if await self._claim(delivery):
+                    await self._relay.deliver.attempt(delivery, None)
+            await asyncio.sleep(0.01)  # the index may take a moment to forget them
+
+    async def _first(self, query: Query[I], limit: int) -> list[I]:
+        """The first few of a query. A page may be empty and yet not the last: what has expired
+        may still lie in the index."""
+        found: list[I] = []
+        cursor = None
+        while len(found) < limit:
+            page = await self._store.query(query, limit=limit - len(found), after=cursor)
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found
 
     async def _keep(self, held: Wake | None) -> None:
         """Keep a wake that we hold for longer, if it is time to."""

@@ -156,6 +156,9 @@ def explained(
     found = problems.problem_of(error)
     if found is not None and found[0].status < 500:
         return found
+    if isinstance(error, UnicodeDecodeError):
+        entry = problems.FieldError("body", "it is not UTF-8")
+        return problems.problem(400, entry.message, code="invalid_input", errors=[entry]), {}
     if isinstance(error, RecursionError):
         errors_log.warning("a body was nested too deeply", exc_info=error)
         entry = problems.FieldError("body", "it is nested too deeply")

@@ -21,6 +21,7 @@ def hook_door(relay: Relay) -> Door:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive)
         client = scope.get("client")
+        base = relay.public_url or f"{scope['scheme']}://{header(scope, b'host') or ''}"
         answer = await ingest.take(
             scope["method"],
             scope["path"].removeprefix(_PREFIX),
@@ -28,7 +29,7 @@ def hook_door(relay: Relay) -> Door:
             _headers(scope),
             body,
             client[0] if client else "",
-            relay.public_url or f"{scope['scheme']}://{header(scope, b'host') or ''}",
+            base + scope["raw_path"].decode("latin-1"),
         )
         content = b"" if scope["method"] == "HEAD" else answer.body
         await Response(200, content, [(b"content-type", answer.content_type)])(send)
@@ -40,6 +41,10 @@ def _headers(scope: Scope) -> dict[str, str]:
     """Header names in lower case; those that come several times are one, with commas."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
-        key, text = name.decode("latin-1"), value.decode("latin-1")
+        key = name.decode("latin-1")
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found

@@ -24,6 +24,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _received = 0
     _trailers = 0
+    _headers = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
@@ -48,7 +49,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._trailers = 0
+        self._trailers = self._headers = 0
         if self._timer is None:
             self._expect_headers()
 
@@ -58,6 +59,9 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._trailers > MAX_HEADERS:
                 self.transport.close()
             return
+        self._headers += len(name) + len(value)
+        if self._headers > MAX_HEADERS:  # all in one packet: uvicorn answers 400 to an error here
+            raise ValueError("the headers are too large")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -88,7 +88,7 @@ class Runtime:
     def _count(self, outcome: Outcome, scope: str, key: str) -> None:
         self.metrics.idempotency.labels(outcome).inc()
 
-    def _billing(self) -> dict[str, Callable[[Event], Awaitable[None]]]:
+    def _billing(self) -> dict[str, Callable[[Event], Awaitable[bool]]]:
         secrets, prices = self.settings.stripe_webhook_secrets, self.settings.prices
         if not secrets or not prices:
             return {}

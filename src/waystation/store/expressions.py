@@ -10,6 +10,7 @@ Names are the item's fields; the engines see attribute names, after `resolve`.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
@@ -60,9 +61,11 @@ def path(*parts: Segment) -> Path:
         raise InvalidRequest("a path starts with a field name")
     if any(not isinstance(part, str) and (type(part) is not int or part < 0) for part in parts):
         raise InvalidRequest("a path goes on with names and positions from 0 on")
-    if len(parts) > 1:
-        return Path(parts)
-    text = str(parts[0])
+    return Path(parts) if len(parts) > 1 else _parsed(parts[0])
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Path:
     found: list[Segment] = []
     at = 0
     for match in _PART.finditer(text):

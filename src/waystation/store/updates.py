@@ -173,6 +173,9 @@ def _place(place: str | Path) -> Path:
 
 def check_overlaps(changes: Iterable[Change]) -> None:
     """Refuse two changes of one place, or of a place and something inside it."""
+    changes = list(changes)
+    if len({change.path.parts[0] for change in changes}) == len(changes):
+        return  # the usual case: each changes an attribute of its own
     taken: list[tuple[str | int, ...]] = []
     for change in changes:
         parts = change.path.parts

@@ -1,0 +1,266 @@
+"""The relay: ingest against a bare echo, delivery from end to end, memory and lists as it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from benchmarks.harness import environment, save
+from benchmarks.wire import closed_loop, helper, open_loop, percentiles
+from waystation.ids import timed_id
+from waystation.relay.tables import Event
+from waystation.store import open_store
+from waystation.tables import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+STORED = int(os.environ.get("BENCH_EVENTS", "1000000"))
+SIZE = 2000
+COMMAND = [sys.executable, "-m", "waystation.cli"]
+
+
+class Server:
+    """`waystation serve` on a file, and an account."""
+
+    def __init__(self, url: str, key: str, pid: int) -> None:
+        self.url = url
+        self.key = key
+        self.pid = pid
+        self.port = int(url.rpartition(":")[2])
+
+    def call(self, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            self.url + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def source(self, *destinations: str) -> str:
+        made: str = self.call("/v1/sources", {"name": "bench"})["id"]
+        for url in destinations:
+            given = {"name": "bench", "destination_url": url, "concurrency": 100}
+            self.call(f"/v1/sources/{made}/connections", given)
+        return made
+
+    @property
+    def megabytes(self) -> float:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        assert found
+        return round(int(found[1]) / 1024, 1)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYSTATION_")}
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "--json"],
+        cwd=folder,
+        env=kept,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        made = subprocess.run(
+            [*COMMAND, "keys", "create", "bench@example.com"],
+            cwd=folder,
+            env=kept,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        yield Server(url, made.stdout.strip(), process.pid)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+async def ingest(server: Server, echo: int) -> dict[str, Any]:
+    """Acknowledged events per second, and how long an answer takes at 1,000 a second."""
+    source = server.source()
+    path = f"/in/{source}"
+    found: dict[str, Any] = {}
+    for connections in (32, 128):
+        rates: dict[str, list[float]] = {"echo": [], "relay": []}
+        for _ in range(ROUNDS):
+            rates["echo"].append(await closed_loop(echo, "/", connections, 20_000, SIZE))
+            rates["relay"].append(await closed_loop(server.port, path, connections, 10_000, SIZE))
+        ratios = [r / e for r, e in zip(rates["relay"], rates["echo"], strict=True)]
+        found[f"{connections} connections"] = {
+            "echo": round(statistics.median(rates["echo"])),
+            "relay": round(statistics.median(rates["relay"])),
+            "ratio": round(statistics.median(ratios), 3),
+        }
+    answers: dict[str, list[float]] = {"echo": [], "relay": []}
+    for _ in range(ROUNDS):
+        answers["echo"] += await open_loop(echo, "/", 1000, 3, SIZE)
+        answers["relay"] += await open_loop(server.port, path, 1000, 3, SIZE)
+    found["at 1,000/s"] = {name: percentiles(took) for name, took in answers.items()}
+    return found
+
+
+async def delivery(server: Server, receiver: int) -> dict[str, Any]:
+    """From the sender's first byte to the endpoint's last, at several rates and fan-outs."""
+    notes = f"http://127.0.0.1:{receiver}/"
+    found: dict[str, Any] = {}
+    for fan_out in (1, 10):
+        source = server.source(*[f"{notes}{n}" for n in range(fan_out)])
+        await open_loop(server.port, f"/in/{source}", 50, 1, SIZE)  # the first are slower
+        await drained(notes, 50 * fan_out)
+        for rate in (50, 200, 1000):
+            seconds = 10 if rate < 1000 else 5
+            begun = time.perf_counter()
+            await open_loop(server.port, f"/in/{source}", rate, seconds, SIZE)
+            took = await drained(notes, rate * seconds * fan_out)
+            elapsed = time.perf_counter() - begun
+            found[f"{rate}/s to {fan_out}"] = {
+                **percentiles(took),
+                "delivered": len(took),
+                "per second": round(len(took) / elapsed),
+            }
+    return found
+
+
+async def drained(notes: str, expected: int) -> list[float]:
+    """The receiver's notes, once all deliveries have reached it or a minute has passed."""
+    took: list[float] = []
+    for _ in range(600):
+        took += await asyncio.to_thread(read, notes)
+        if len(took) >= expected:
+            break
+        await asyncio.sleep(0.1)
+    return took
+
+
+def read(url: str) -> list[float]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found: list[float] = json.loads(answer.read())
+        return found
+
+
+async def fill(folder: Path, source: str, user: str, count: int) -> None:
+    """Events as the relay would have written them."""
+    async with await open_store(f"sqlite:///{folder}/waystation.db", TABLES, env="dev") as store:
+        now = time.time()
+        for start in range(0, count, 2000):
+            events = []
+            for n in range(start, min(count, start + 2000)):
+                at = now - (count - n) * 0.01
+                events.append(
+                    Event(
+                        event_id=timed_id("evt", at),
+                        source_id=source,
+                        user_id=user,
+                        status="failed" if n % 1000 == 0 else "delivered",
+                        headers='{"content-type":"application/json"}',
+                        body=json.dumps({"n": n, "text": "x" * 500}),
+                        source_ip="127.0.0.1",
+                        method="POST",
+                        received_at=int(at * 1000),
+                        expires_at=int(now) + 86_400 * 30,
+                    )
+                )
+            await store.batch_write(puts=events)
+
+
+def listed(server: Server, path: str) -> dict[str, float]:
+    """Milliseconds that a page takes."""
+    took = []
+    for _ in range(60):
+        begun = time.perf_counter()
+        server.call(path)
+        took.append((time.perf_counter() - begun) * 1000)
+    return percentiles(took[10:])
+
+
+async def growth(folder: Path) -> dict[str, Any]:
+    """Memory and lists with a thousand and with a million events."""
+    with serving(folder) as server:
+        user = server.call("/v1/me")["id"]
+        few, many = server.source(), server.source()
+    await fill(folder, few, user, 1000)
+    await fill(folder, many, user, STORED)
+    found: dict[str, Any] = {}
+    with serving(folder) as server:
+        found["memory at the start"] = server.megabytes
+        for name, source in (("1 thousand", few), (f"{STORED:,}", many)):
+            base = f"/v1/sources/{source}/events?limit=50"
+            cursor = server.call(base)["cursor"]
+            found[f"list of {name}"] = listed(server, base)
+            found[f"next page of {name}"] = listed(server, f"{base}&cursor={cursor}")
+        found["failed of a million"] = listed(
+            server, f"/v1/sources/{many}/events?limit=50&status=failed"
+        )
+        await closed_loop(server.port, f"/in/{many}", 32, 20_000, SIZE)
+        found["memory after 20,000 more"] = server.megabytes
+    found["file in MB"] = round((folder / "waystation.db").stat().st_size / 2**20)
+    return found
+
+
+def table(title: str, rows: dict[str, Any]) -> str:
+    lines = [f"## {title}", ""]
+    for name, row in rows.items():
+        told = (
+            json.dumps(row)
+            if not isinstance(row, dict)
+            else ", ".join(
+                f"{key} {json.dumps(value) if isinstance(value, dict) else value}"
+                for key, value in row.items()
+            )
+        )
+        lines.append(f"- {name}: {told}")
+    return "\n".join([*lines, ""])
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as home:
+        folders = [Path(home) / name for name in ("ingest", "delivery", "growth")]
+        for folder in folders:
+            folder.mkdir()
+        with serving(folders[0]) as server, helper("echo") as echo:
+            one = await ingest(server, echo)
+        print(table("Ingest", one), flush=True)
+        with serving(folders[1]) as server, helper("receiver") as receiver:
+            two = await delivery(server, receiver)
+        print(table("Delivery", two), flush=True)
+        three = await growth(folders[2])
+        print(table("Growth", three), flush=True)
+    save_all(one, two, three)
+
+
+def save_all(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]) -> None:
+    parts = [
+        "# The relay\n",
+        __doc__ or "",
+        "\nThe sender, the server and the receiver share one machine's cores.\n",
+        table("Ingest: acknowledged events of 2 KB, against a bare ASGI echo on uvicorn", one),
+        table("Delivery: from sender to receiver, in milliseconds", two),
+        table("Growth: lists in milliseconds, memory in MB (anonymous)", three),
+    ]
+    save(
+        "relay", "\n".join(parts), {"ingest": one, "delivery": two, "growth": three} | environment()
+    )
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

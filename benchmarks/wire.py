@@ -1,0 +1,224 @@
+"""HTTP on bare sockets: a sender and a receiver that cost as little as possible themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK = b'"sent":'
+
+
+class _Caller(asyncio.Protocol):
+    """One connection; a request at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport  # uvloop's is not asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = self._buffer[:end].lower()
+        length = int(head.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
+        if len(self._buffer) >= end + 4 + length:
+            answer, self._buffer = self._buffer, b""
+            assert self._answer is not None
+            self._answer.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionError("the server hung up"))
+
+    async def call(self, request: bytes) -> None:
+        self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        answer = await self._answer
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(answer[:500].decode())
+
+
+def request(path: str, body: bytes) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def stamped(size: int) -> bytes:
+    """A body of about so many bytes that says when it was sent."""
+    return b'{"sent":%.6f,"text":"' % time.monotonic() + b"x" * (size - 40) + b'"}'
+
+
+async def _connect(port: int) -> _Caller:
+    _, caller = await asyncio.get_running_loop().create_connection(_Caller, "127.0.0.1", port)
+    return caller
+
+
+async def closed_loop(port: int, path: str, connections: int, count: int, size: int) -> float:
+    """Requests per second when every connection sends the next as soon as it has its answer."""
+    callers = [await _connect(port) for _ in range(connections)]
+    left = count
+
+    async def send(caller: _Caller) -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await caller.call(request(path, stamped(size)))
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(send(caller) for caller in callers))
+    rate = count / (time.perf_counter() - begun)
+    for caller in callers:
+        caller.transport.close()
+    return rate
+
+
+async def open_loop(port: int, path: str, rate: float, seconds: float, size: int) -> list[float]:
+    """Milliseconds that answers took when requests come at a rate, whether answered or not."""
+    idle = [await _connect(port) for _ in range(32)]
+    took: list[float] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def send(due: float) -> None:
+        caller = idle.pop() if idle else await _connect(port)
+        await caller.call(request(path, stamped(size)))
+        took.append((time.perf_counter() - due) * 1000)
+        idle.append(caller)
+
+    begun = time.perf_counter()
+    for n in range(int(rate * seconds)):
+        due = begun + n / rate
+        if (wait := due - time.perf_counter()) > 0:
+            await asyncio.sleep(wait)
+        task = asyncio.create_task(send(due))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    while tasks:
+        await asyncio.wait(tasks)
+    for caller in idle:
+        caller.transport.close()
+    return took
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        name: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 2)
+        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+
+
+class _Receiver(asyncio.Protocol):
+    """Answers every POST with 200 and notes how long ago its body was sent. GET gives the notes."""
+
+    took: list[float] = []  # noqa: RUF012 - shared by all connections
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = self._buffer[:end].lower()
+            length = 0
+            if b"content-length: " in head:
+                length = int(head.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
+            if len(self._buffer) < end + 4 + length:
+                return
+            body = self._buffer[end + 4 : end + 4 + length]
+            self._buffer = self._buffer[end + 4 + length :]
+            answer = b""
+            if head.startswith(b"get"):
+                answer = json.dumps(self.took).encode()
+                self.took.clear()
+            elif _MARK in body:
+                sent = float(body.split(_MARK, 1)[1].split(b",", 1)[0])
+                self.took.append((time.monotonic() - sent) * 1000)
+            self._transport.write(
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
+            )
+
+
+async def _receive() -> None:
+    server = await asyncio.get_running_loop().create_server(_Receiver, "127.0.0.1", 0)
+    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+async def _echo(scope: Any, receive: Any, send: Any) -> None:
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _serve_echo() -> None:
+    """A bare ASGI app on the same server: uvicorn with uvloop and httptools."""
+    import socket
+
+    import uvicorn
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1024)
+        sys.stdout.write(f"{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        config = uvicorn.Config(
+            _echo,
+            loop="uvloop",
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextmanager
+def helper(kind: str) -> Iterator[int]:
+    """The port of a receiver or an echo in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.wire", kind],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "echo":
+        _serve_echo()
+    else:
+        import uvloop
+
+        uvloop.run(_receive())
