@@ -141,6 +141,8 @@ def creates(changes: Sequence[Change]) -> bool:
 def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> RawItem:
     """The item after an update of an item, or of nothing."""
     before = _NO_ITEM if old is None else old
+    if all(len(change.path.parts) == 1 for change in changes):
+        return _replaced(changes, before, key if old is None else old)
     after: RawItem = {**key} if old is None else copy.deepcopy(old)
     removed: list[Path] = []
     for change in sorted(changes, key=_position):
@@ -161,6 +163,28 @@ def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> Raw
                 removed.append(change.path)
     for place in reversed(removed):  # higher list positions first, so that the lower stay right
         _drop(place, after)
+    return after
+
+
+def _replaced(changes: Sequence[Change], before: RawItem, start: RawItem) -> RawItem:
+    """An update of whole attributes only, which leaves the insides of the others alone."""
+    after = dict(start)
+    for change in changes:
+        name = change.path.parts[0]
+        assert isinstance(name, str)
+        match change:
+            case Assign():
+                after[name] = _value(change.value, before)
+            case Add():
+                after[name] = _added(before.get(name, _MISSING), change.value.value)
+            case Discard():
+                rest = _discarded(before.get(name, _MISSING), change.value.value)
+                if rest is not _MISSING and rest:
+                    after[name] = rest
+                elif rest is not _MISSING:
+                    after.pop(name, None)
+            case Remove():
+                after.pop(name, None)
     return after
 
 

@@ -152,6 +152,8 @@ def check_size(item: RawItem, packed: bytes) -> None:
 
 def check_depth(value: Value, depth: int = 0) -> None:
     """Refuse an item that is nested too deeply after an update."""
+    if not depth and _PLAIN.issuperset(map(type, value.values())):
+        return
     if depth > MAX_DEPTH:
         raise ItemTooLarge(f"the item is nested deeper than {MAX_DEPTH} levels")
     kind = type(value)
