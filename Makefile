@@ -23,6 +23,7 @@ bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.queues
 	$(BIN)/python -m benchmarks.idempotency
+	$(BIN)/python -m benchmarks.relay
 
 setup: .venv/test.stamp
 

@@ -130,11 +130,12 @@ async def delivery(server: Server, receiver: int) -> dict[str, Any]:
         for rate in (50, 200, 1000):
             seconds = 10 if rate < 1000 else 5
             begun = time.perf_counter()
-            await open_loop(server.port, f"/in/{source}", rate, seconds, SIZE)
-            took = await drained(notes, rate * seconds * fan_out)
+            taken = await open_loop(server.port, f"/in/{source}", rate, seconds, SIZE)
+            took = await drained(notes, len(taken) * fan_out)
             elapsed = time.perf_counter() - begun
             found[f"{rate}/s to {fan_out}"] = {
                 **percentiles(took),
+                "refused": rate * seconds - len(taken),
                 "delivered": len(took),
                 "per second": round(len(took) / elapsed),
             }

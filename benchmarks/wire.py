@@ -43,12 +43,14 @@ class _Caller(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError("the server hung up"))
 
-    async def call(self, request: bytes) -> None:
+    async def call(self, request: bytes) -> bool:
+        """Whether it was taken; a server may say that it has too much to do."""
         self._answer = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         answer = await self._answer
-        if not answer.startswith(b"HTTP/1.1 200"):
+        if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")):
             raise RuntimeError(answer[:500].decode())
+        return answer.startswith(b"HTTP/1.1 200")
 
 
 def request(path: str, body: bytes) -> bytes:
@@ -78,7 +80,8 @@ async def closed_loop(port: int, path: str, connections: int, count: int, size: 
         nonlocal left
         while left > 0:
             left -= 1
-            await caller.call(request(path, stamped(size)))
+            if not await caller.call(request(path, stamped(size))):
+                raise RuntimeError("the server is overloaded")
 
     begun = time.perf_counter()
     await asyncio.gather(*(send(caller) for caller in callers))
@@ -89,15 +92,18 @@ async def closed_loop(port: int, path: str, connections: int, count: int, size: 
 
 
 async def open_loop(port: int, path: str, rate: float, seconds: float, size: int) -> list[float]:
-    """Milliseconds that answers took when requests come at a rate, whether answered or not."""
+    """Milliseconds that answers took when requests come at a rate, whether answered or not.
+
+    Those that were refused are left out.
+    """
     idle = [await _connect(port) for _ in range(32)]
     took: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
 
     async def send(due: float) -> None:
         caller = idle.pop() if idle else await _connect(port)
-        await caller.call(request(path, stamped(size)))
-        took.append((time.perf_counter() - due) * 1000)
+        if await caller.call(request(path, stamped(size))):
+            took.append((time.perf_counter() - due) * 1000)
         idle.append(caller)
 
     begun = time.perf_counter()

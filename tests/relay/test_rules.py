@@ -204,6 +204,11 @@ def test_a_form_is_filtered_like_json() -> None:
     assert passes(rule("$.From", "equals", "+1415"), form)
 
 
+def test_json_that_curl_calls_a_form_is_json() -> None:
+    sent = Webhook(b'{"type": "a"}', {"content-type": "application/x-www-form-urlencoded"})
+    assert passes(rule("$.type", "equals", "a"), sent)
+
+
 def test_a_body_that_is_text_is_a_text() -> None:
     assert passes(rule("body", "contains", "hello"), Webhook(b"hello there", {}))
 

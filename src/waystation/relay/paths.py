@@ -89,7 +89,8 @@ class Webhook:
 def _parsed(content: bytes, content_type: str) -> Any:
     kind = content_type.partition(";")[0].strip().lower()
     try:
-        if kind == "application/x-www-form-urlencoded":
+        form = kind == "application/x-www-form-urlencoded"
+        if form and content.lstrip()[:1] not in (b"{", b"["):  # curl says so of any body
             return _fields(content.decode())
         try:
             return msgspec.json.decode(content)
