@@ -1,0 +1,212 @@
+"""Work that is interrupted or repeated: handed on, and done once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.support.site import SECRET
+from waystation.errors import StoreUnavailable, TransactionCancelled
+from waystation.patterns.vault import Vault
+from waystation.relay.connections import NewConnection
+from waystation.relay.egress import Reply
+from waystation.relay.paths import Webhook
+from waystation.relay.service import Relay
+from waystation.relay.sources import NewSource
+from waystation.relay.tables import Delivery, Event, Wake
+from waystation.relay.worker import EventRef, Worker
+from waystation.store import Put, absent
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.relay.hub import Hub
+    from tests.support.receiver import Receiver
+
+
+async def stranded(hub: Hub, source: str) -> str:
+    """An event that was acknowledged by a process that then ended."""
+    handing = hub.relay.hand_over
+
+    async def nobody(event: Event) -> None:
+        return None
+
+    hub.relay.hand_over = nobody
+    answer = await hub.send(source)
+    hub.relay.hand_over = handing
+    found: str = answer.json["id"]
+    return found
+
+
+async def test_an_event_between_two_steps_is_handed_on(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = await stranded(hub, source)
+    await hub.settle()
+    assert receiver.got == []
+    await hub.later(31)
+    assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_a_delivery_whose_worker_died_is_taken_over(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = await stranded(hub, source)
+    event = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
+    claimed = await hub.relay.dispatch.first(event, await hub.relay.directory.connections(source))
+    assert len(claimed) == 1  # and nobody attempts it
+    hub.relay.lanes.release(claimed[0].connection_id)
+    await hub.later(31)
+    assert receiver.got == []
+    await hub.later(31)
+    assert (await hub.statuses(event_id))[0] == "delivered"
+    assert len(receiver.got) == 1
+
+
+async def test_an_event_that_comes_twice_is_processed_once(hub: Hub, receiver: Receiver) -> None:
+    """The queue gives messages at least once."""
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = await stranded(hub, source)
+    event = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
+
+    class Told:
+        def decode(self, kind: type[EventRef]) -> EventRef:
+            return EventRef(source, event.received_at, event_id)
+
+    message: Any = Told()
+    await asyncio.gather(*(hub.worker.handle(message) for _ in range(5)))
+    await hub.settle()
+    await hub.worker.handle(message)
+    await hub.later(61)
+    assert len(receiver.got) == 1
+    assert len((await hub.event(event_id))["deliveries"]) == 1
+
+
+async def test_a_database_error_after_an_answer_does_not_send_again(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    write, failures = hub.relay.ledger.write, 0
+
+    async def failing(account: str, actions: Any, tallies: Any, *more: Any, **named: Any) -> None:
+        nonlocal failures
+        if receiver.got and failures < 3:
+            failures += 1
+            raise StoreUnavailable("the disk is gone for a moment")
+        await write(account, actions, tallies, *more, **named)
+
+    monkeypatch.setattr(hub.relay.ledger, "write", failing)
+    event_id = await hub.sent(source)
+    await hub.later(120)
+    assert failures == 3
+    assert (await hub.statuses(event_id))[0] == "delivered"
+    assert len(receiver.got) == 1
+
+
+async def test_a_late_worker_does_not_write_over_another(hub: Hub, receiver: Receiver) -> None:
+    """Its claim has run out, and somebody else has delivered meanwhile."""
+    receiver.gate = asyncio.Event()
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    answer = await hub.send(source)
+    async with asyncio.timeout(10):
+        while not receiver.got:
+            await asyncio.sleep(0.01)
+    delivery = (await hub.relay.store.scan(Delivery)).items[0]
+    delivery.claim = "another's"
+    await hub.relay.store.put(delivery)
+    receiver.gate.set()
+    await hub.settle()
+    after = (await hub.relay.store.scan(Delivery)).items[0]
+    assert (after.claim, after.status, after.attempts) == ("another's", "pending", 0)
+    assert (await hub.event(answer.json["id"]))["attempts"] == 0
+
+
+async def test_nothing_is_due_when_all_is_done(hub: Hub, receiver: Receiver) -> None:
+    """Wakes go away by themselves once there is nothing to look at."""
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    await hub.sent(source)
+    for _ in range(4):
+        await hub.later(61)
+    assert (await hub.relay.store.scan(Wake)).items == []
+
+
+async def test_a_wake_that_others_rely_on_stays(hub: Hub) -> None:
+    """One that is held by somebody who is about to let it go is not one to rely on."""
+    wakes = hub.relay.wakes
+    now = int(hub.clock() * 1000)
+    await wakes.ensure("conn_x", now)
+    [due] = await wakes.due(10, set())
+    held = await wakes.take(due)
+    assert held is not None
+    held.idle = True
+    hub.clock.advance(35)
+    await wakes.ensure("conn_x", int(hub.clock() * 1000) + 30_000)
+    await wakes.settle(held, None)
+    [kept] = (await hub.relay.store.scan(Wake)).items
+    assert kept.due_at <= int(hub.clock() * 1000) + 30_000
+
+
+async def test_a_wake_moves_far_ahead_only_after_a_second_look(hub: Hub) -> None:
+    """An index may not have shown everything at the first."""
+    wakes = hub.relay.wakes
+    await wakes.ensure("conn_x", int(hub.clock() * 1000))
+    far = int(hub.clock() * 1000) + 12 * 3_600_000
+    [due] = await wakes.due(10, set())
+    held = await wakes.take(due)
+    assert held is not None
+    await wakes.settle(held, far)
+    hub.clock.advance(61)
+    [again] = await wakes.due(10, set())
+    held = await wakes.take(again)
+    assert held is not None
+    await wakes.settle(held, far)
+    hub.clock.advance(3600)
+    assert await wakes.due(10, set()) == []
+
+
+async def test_two_do_not_take_one_wake(hub: Hub) -> None:
+    wakes = hub.relay.wakes
+    await wakes.ensure("conn_x", int(hub.clock() * 1000))
+    [due] = await wakes.due(10, set())
+    taken = await asyncio.gather(*(wakes.take(due) for _ in range(5)))
+    assert len([wake for wake in taken if wake is not None]) == 1
+
+
+async def test_one_bad_entry_does_not_harm_the_others_of_its_batch(hub: Hub) -> None:
+    ledger, store = hub.relay.ledger, hub.relay.store
+    good = [Wake(name=f"conn_{n}", shard=0, due_at=1) for n in range(5)]
+    await store.put(Wake(name="conn_9", shard=0, due_at=1))
+    taken = Wake(name="conn_9", shard=0, due_at=2)
+    writes = [ledger.write("usr", [Put(wake)], []) for wake in good]
+    writes.insert(2, ledger.write("usr", [Put(taken, when=absent())], []))
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes].count(TransactionCancelled) == 1
+    assert len((await store.scan(Wake)).items) == 6
+
+
+async def test_an_event_can_go_to_an_inbox(hub: Hub) -> None:
+    """Whoever has inboxes gives the relay a way to reach them."""
+    put: list[tuple[dict[str, object], str, bytes]] = []
+
+    async def inbox(place: dict[str, object], event: Event, body: bytes) -> Reply:
+        put.append((place, event.event_id, body))
+        return Reply(201, "", 1)
+
+    relay = Relay(hub.relay.store, Vault(SECRET), networks=[], inbox=inbox)
+    worker = Worker(relay)
+    relay.hand_over = worker.offer
+    user = await hub.runtime.accounts.find_or_open("ann@example.com")
+    source = await relay.sources.create(user.user_id, NewSource(name="x"))
+    given = NewConnection(name="x", inbox={"tenant": "t", "inbox": "i"})
+    await relay.connections.create(source, given)
+    known = await relay.directory.source(source.source_id)
+    assert known is not None
+    receipt = await relay.receive(known, Webhook(b'{"a": 1}', {}), "127.0.0.1")
+    await worker.finish()
+    assert put == [({"tenant": "t", "inbox": "i"}, receipt.id, b'{"a": 1}')]
+    assert (await hub.statuses(receipt.id))[0] == "delivered"
+    await relay.close()
