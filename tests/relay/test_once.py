@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.support.site import SECRET
-from waystation.errors import StoreUnavailable, TransactionCancelled
+from waystation.errors import ItemTooLarge, StoreUnavailable, TransactionCancelled
 from waystation.patterns.vault import Vault
 from waystation.relay.connections import NewConnection
 from waystation.relay.egress import Reply
 from waystation.relay.paths import Webhook
 from waystation.relay.service import Relay
 from waystation.relay.sources import NewSource
+from waystation.relay.states import own_event
 from waystation.relay.tables import Delivery, Event, Wake
 from waystation.relay.worker import EventRef, Worker
 from waystation.store import Put, absent
@@ -168,6 +169,36 @@ async def test_a_wake_moves_far_ahead_only_after_a_second_look(hub: Hub) -> None
     assert await wakes.due(10, set()) == []
 
 
+async def test_a_kick_while_a_look_ends_is_not_lost(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def work(name: str, held: Wake | None) -> int | None:
+        nonlocal looks
+        looks += 1
+        return None
+
+    async def settle(wake: Wake, next_at: int | None) -> None:
+        hub.worker.kick("conn_x")
+
+    monkeypatch.setattr(hub.worker, "_work", work)
+    monkeypatch.setattr(hub.relay.wakes, "settle", settle)
+    await hub.relay.wakes.ensure("conn_x", int(hub.clock() * 1000))
+    await hub.worker.tick()
+    await hub.worker.finish()
+    assert looks == 2
+
+
+async def test_many_at_once_need_one_wake(hub: Hub) -> None:
+    """Each a little sooner than the last: they do not trip over each other."""
+    wakes = hub.relay.wakes
+    now = int(hub.clock() * 1000)
+    await asyncio.gather(*(wakes.ensure("conn_x", now + 60_000 - n) for n in range(200)))
+    [wake] = (await hub.relay.store.scan(Wake)).items
+    assert wake.due_at <= now + 60_000 - 199
+
+
 async def test_two_do_not_take_one_wake(hub: Hub) -> None:
     wakes = hub.relay.wakes
     await wakes.ensure("conn_x", int(hub.clock() * 1000))
@@ -186,6 +217,17 @@ async def test_one_bad_entry_does_not_harm_the_others_of_its_batch(hub: Hub) -> 
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes].count(TransactionCancelled) == 1
     assert len((await store.scan(Wake)).items) == 6
+
+
+async def test_one_entry_that_is_too_large_does_not_harm_the_others(hub: Hub) -> None:
+    ledger, store = hub.relay.ledger, hub.relay.store
+    small = [Wake(name=f"conn_{n}", shard=0, due_at=1) for n in range(5)]
+    huge = own_event("src_x", "usr", "x", "x" * 500_000, hub.clock())
+    writes = [ledger.write("usr", [Put(wake)], []) for wake in small]
+    writes.insert(2, ledger.write("usr", [Put(huge)], []))
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes].count(ItemTooLarge) == 1
+    assert len((await store.scan(Wake)).items) == 5
 
 
 async def test_an_event_can_go_to_an_inbox(hub: Hub) -> None:

@@ -8,19 +8,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from waystation.accounts.keys import iso
 from waystation.errors import ConditionFailed, WaystationError
-from waystation.ids import new_id
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Known
 from waystation.relay.sources import alerts_id
-from waystation.relay.tables import Connection, Event
+from waystation.relay.states import own_event
 from waystation.store import attr, key_of, set_to
 
 if TYPE_CHECKING:
     from waystation.relay.service import Relay
+    from waystation.relay.tables import Connection
 
 log = logging.getLogger(__name__)
 
@@ -101,20 +99,8 @@ class Alerts:
                 "threshold": DISABLE_AFTER,
                 **more,
             }
-            body = msgspec.json.encode({"type": kind, "timestamp": iso(now), "data": data})
-            event = Event(
-                event_id=new_id("evt"),
-                source_id=source.source_id,
-                user_id=source.user_id,
-                headers='{"content-type":"application/json"}',
-                body=body.decode(),
-                source_ip="",
-                content_type="application/json",
-                method="POST",
-                received_at=int(now * 1000),
-                todo=source.source_id if await self._relay.expected(source) else None,
-                expires_at=int(now) + 90 * 86_400,
-            )
+            event = own_event(source.source_id, source.user_id, kind, data, now)
+            event.todo = source.source_id if await self._relay.expected(source) else None
             known = Known(source, [], None, Dedupe(mode="none"), None, now)
             await self._relay.record(known, event, None)
         except WaystationError:

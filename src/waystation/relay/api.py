@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from litestar import Controller, Request, Router, delete, get, patch, post
@@ -18,7 +18,7 @@ from waystation.relay.connections import ConnectionChanges, NewConnection  # noq
 from waystation.relay.events_api import EventController, RelayController
 from waystation.relay.service import Relay
 from waystation.relay.sources import NewSource, SourceChanges  # noqa: TC001
-from waystation.relay.tables import Event
+from waystation.relay.states import own_event
 from waystation.relay.views import (
     ConnectionView,
     CreatedConnection,
@@ -199,19 +199,7 @@ class ConnectionController(Controller):
         """It is sent once, to where the connection points now, and is not kept."""
         connection = await relay.connections.get(request.user.user_id, connection_id)
         now = relay.store.clock()
-        body: dict[str, Any] = {"type": "waystation.test", "timestamp": iso(now), "data": {}}
-        event = Event(
-            event_id=new_id("evt"),
-            source_id=connection.source_id,
-            user_id=connection.user_id,
-            headers='{"content-type":"application/json"}',
-            body=msgspec.json.encode(body).decode(),
-            source_ip="",
-            content_type="application/json",
-            method="POST",
-            received_at=int(now * 1000),
-            expires_at=int(now),
-        )
+        event = own_event(connection.source_id, connection.user_id, "waystation.test", {}, now)
         reply = (await relay.deliver.send(connection, event, new_id("dlv"), 1)).reply
         return TestResult(
             ok=reply.ok,

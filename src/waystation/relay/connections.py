@@ -21,8 +21,8 @@ from waystation.errors import (
 from waystation.ids import new_id
 from waystation.relay.filters import compile_filter
 from waystation.relay.retries import Retry, check_retry
-from waystation.relay.sources import Name
-from waystation.relay.tables import Connection, Owner, Source
+from waystation.relay.sources import HEADER_NAME, Name, set_or_remove
+from waystation.relay.tables import Connection, Owner, Source, is_id
 from waystation.relay.transforms import Transform, check_transform
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
 
@@ -38,7 +38,6 @@ HARD_LIMIT = 80
 
 _MAX_RULES_BYTES = 32 * 1024
 _MAX_HEADERS = 20
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _RESERVED = re.compile(
     r"(?i)webhook-.*|x-waystation-.*|host|content-length|transfer-encoding|connection|upgrade|te|"
     r"trailer|expect|keep-alive|proxy-.*"
@@ -153,7 +152,7 @@ class Connections:
         self._directory.forget(source.source_id)
 
     async def get(self, user_id: str, connection_id: str) -> Connection:
-        if not 0 < len(connection_id) <= 64 or "#" in connection_id:
+        if not is_id(connection_id):
             raise NotFound("there is no such connection")
         connection = await self._directory.find_connection(connection_id)
         if connection is None or connection.user_id != user_id or connection.status == "deleted":
@@ -171,7 +170,7 @@ class Connections:
             self._guard.check_url(given.destination_url, "destination_url")
             changes.append(set_to("destination_url", given.destination_url))
         if given.headers is not UNSET:
-            changes.append(_set("headers", self._headers(given.headers, connection_id)))
+            changes.append(set_or_remove("headers", self._headers(given.headers, connection_id)))
         for field, value in (
             ("name", given.name),
             ("timeout_seconds", given.timeout),
@@ -189,13 +188,13 @@ class Connections:
     def _rules(self, given: ConnectionChanges) -> list[Change]:
         changes: list[Change] = []
         if given.filters is not UNSET:
-            changes.append(_set("filters", _filters(given.filters)))
+            changes.append(set_or_remove("filters", _filters(given.filters)))
         if given.transform is not UNSET:
-            changes.append(_set("transform", _transform(given.transform)))
+            changes.append(set_or_remove("transform", _transform(given.transform)))
         if given.retry is not UNSET:
-            changes.append(_set("retry_config", _retry(given.retry)))
+            changes.append(set_or_remove("retry_config", _retry(given.retry)))
         if given.rate_limit is not UNSET:
-            changes.append(_set("rate_limit", _json(given.rate_limit)))
+            changes.append(set_or_remove("rate_limit", _json(given.rate_limit)))
         return changes
 
     async def rotate(self, user_id: str, connection_id: str) -> tuple[Connection, str]:
@@ -253,15 +252,11 @@ class Connections:
             raise InvalidInput("headers", f"at most {_MAX_HEADERS}")
         for name, value in headers.items():
             field = f"headers.{name[:100]}"
-            if not _HEADER.fullmatch(name) or _RESERVED.fullmatch(name):
+            if not HEADER_NAME.fullmatch(name) or _RESERVED.fullmatch(name):
                 raise InvalidInput(field, "this header cannot be set")
             if len(value) > 1_000 or not all(" " <= c <= "~" for c in value):
                 raise InvalidInput(field, "at most 1,000 printable ASCII characters")
         return self._keyring.seal_headers(headers, connection_id)
-
-
-def _set(field: str, value: object) -> Change:
-    return remove(field) if value is None else set_to(field, value)
 
 
 def _json(value: object) -> str | None:

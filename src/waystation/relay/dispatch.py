@@ -48,7 +48,7 @@ class Dispatch:
         made = self._made(event, connections, None)
         processed = [remove("todo"), set_to("processed_at", self._now())]
         processed += self._kept_longer(event, made, connections)
-        if await self._write(event, made, processed, when=attr("todo").exists()):
+        if await self._write(event, made, processed):
             return self._claimed(made)
         return []
 
@@ -129,27 +129,20 @@ class Dispatch:
         delivery.claim = nanoid()
         delivery.due_at = now + CLAIM_MS
 
-    async def _write(
-        self,
-        event: Event,
-        made: list[Delivery],
-        changes: list[Change],
-        when: Condition | None = None,
-    ) -> bool:
+    async def _write(self, event: Event, made: list[Delivery], changes: list[Change]) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
         outcomes = outcomes_of(event)
         for delivery in made:
             before = outcomes.get(delivery.connection_id)
             outcomes[delivery.connection_id] = merged(before, delivery.status)
         status = derived(outcomes)
-        unchanged = _unchanged(event)
         update = Update(
             key_of(event),
             *changes,
             set_to("outcomes", written(outcomes)),
             set_to("status", status),
             add("revision", 1),
-            when=unchanged if when is None else unchanged & when,
+            when=_unchanged(event),
         )
         try:
             for delivery in made:

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from waystation.errors import InvalidInput, NotFound
-from waystation.relay.replays import events_query
-from waystation.relay.tables import Attempt, Delivery, Event, EventStatus
+from waystation.relay.tables import Attempt, Delivery, Event, EventStatus, is_id
 from waystation.store import key_of, partition
 
 if TYPE_CHECKING:
     from waystation.patterns.cursors import Cursors
-    from waystation.store import Store
+    from waystation.store import Query, Store
 
 MAX_LIMIT = 100
 LAST_MS = 9_999_999_999_999
@@ -53,13 +52,10 @@ class Events:
         return shown, self._cursors.seal(self._store.cursor(query, shown[-1]), scope)
 
     async def get(self, user_id: str, event_id: str) -> Event:
-        if 0 < len(event_id) <= 64 and "#" not in event_id:
-            page = await self._store.query(Event.query(event_id, index="GSI1"))
-            for event in page.items:
-                current = await self._store.get(key_of(event))  # the index may lag
-                if current is not None and current.user_id == user_id:
-                    return current
-        raise NotFound("there is no such event")
+        event = await find_event(self._store, user_id, event_id)
+        if event is None:
+            raise NotFound("there is no such event")
+        return event
 
     async def parts(self, event: Event) -> tuple[list[Delivery], list[Attempt]]:
         """An event's deliveries and attempts."""
@@ -73,6 +69,27 @@ class Events:
             if len(deliveries) + len(attempts) >= _MOST_PARTS:
                 break
         return deliveries, attempts
+
+
+async def find_event(store: Store, user_id: str, event_id: str) -> Event | None:
+    """An event by its id alone, if it is the account's."""
+    if not is_id(event_id):
+        return None
+    page = await store.query(Event.query(event_id, index="GSI1"))
+    for event in page.items:
+        current = await store.get(key_of(event))  # the index may lag
+        if current is not None and current.user_id == user_id:
+            return current
+    return None
+
+
+def events_query(
+    source_id: str, status: EventStatus | None, from_ms: int, to_ms: int
+) -> Query[Event]:
+    """A source's events in a stretch of time, those of one status by their own index."""
+    if status is None:
+        return Event.query(source_id).between(from_ms, to_ms)
+    return Event.query(source_id, status, index="GSI3").between(from_ms, to_ms)
 
 
 def milliseconds(text: str | None, field: str, default: int) -> int:

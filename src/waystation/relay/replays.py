@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from waystation.errors import ConditionFailed, Conflict, InvalidInput, NotFound
 from waystation.ids import new_id
 from waystation.relay.dispatch import RESCUE_MS
-from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Replay
+from waystation.relay.events import events_query, find_event
+from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Replay, is_id
 from waystation.store import add, attr, key_of, remove, set_to
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from waystation.relay.service import Relay
     from waystation.relay.tables import Wake
-    from waystation.store import Query
     from waystation.store.updates import Change
 
 MAX_EVENTS = 100_000
@@ -88,7 +88,7 @@ class Replays:
         return replay
 
     async def get(self, user_id: str, replay_id: str) -> Replay:
-        if not 0 < len(replay_id) <= 64 or "#" in replay_id:
+        if not is_id(replay_id):
             raise NotFound("there is no such replay")
         replay = await self._store.get(Replay.key(replay_id))
         if replay is None or replay.user_id != user_id:
@@ -151,7 +151,7 @@ class Replays:
         if replay.event_ids:
             start = int(replay.position or 0)
             ids = replay.event_ids[start : start + _PAGE]
-            found = [await self.find(replay.user_id, event_id) for event_id in ids]
+            found = [await find_event(self._store, replay.user_id, id_) for id_ in ids]
             chosen = [e for e in found if e is not None and self._fits(replay, e)]
             end = start + len(ids)
             return chosen, str(end) if end < len(replay.event_ids) else None
@@ -166,22 +166,3 @@ class Replays:
             and replay.from_ms <= event.received_at <= replay.to_ms
             and replay.event_status in (None, event.status)
         )
-
-    async def find(self, user_id: str, event_id: str) -> Event | None:
-        """An event by its id alone, if it is the account's."""
-        if not 0 < len(event_id) <= 64 or "#" in event_id:
-            return None
-        page = await self._store.query(Event.query(event_id, index="GSI1"))
-        for event in page.items:
-            if event.user_id == user_id:
-                return await self._store.get(key_of(event))
-        return None
-
-
-def events_query(
-    source_id: str, status: EventStatus | None, from_ms: int, to_ms: int
-) -> Query[Event]:
-    """A source's events in a stretch of time, those of one status by their own index."""
-    if status is None:
-        return Event.query(source_id).between(from_ms, to_ms)
-    return Event.query(source_id, status, index="GSI3").between(from_ms, to_ms)

@@ -149,7 +149,7 @@ class Relay:
             )
             actions.append(Put(seen, when=absent()))
         if event.todo is not None:
-            await self.wakes.ensure(event.source_id, event.received_at + RESCUE_MS)
+            await self.wakes.ensure(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
         size = 4 * (len(event.body) + len(event.headers)) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
             tallies = self._tallies(known, event)

@@ -25,7 +25,7 @@ from waystation.relay.dedupe import Dedupe, check_dedupe
 from waystation.relay.directory import ALERTS_PROVIDER, Verification
 from waystation.relay.egress import MAX_URL
 from waystation.relay.signatures import PROVIDERS, SIGN_THE_URL, CustomScheme, check_secret
-from waystation.relay.tables import Connection, Owner, Source
+from waystation.relay.tables import Connection, Owner, Source, is_id
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ HARD_LIMIT = 1_000
 """Of an account without limits."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 
 
 class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -64,7 +64,7 @@ class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             raise InvalidInput(field, f"{provider} has its own signature: only mode can be set")
         for name in ("header", "timestamp_header"):
             told = given.get(name)
-            if told is not None and not _HEADER.fullmatch(told):
+            if told is not None and not HEADER_NAME.fullmatch(told):
                 raise InvalidInput(f"verification.{name}", "this is not the name of a header")
         return Verification(mode=self.mode, scheme=CustomScheme(**given) if given else None)
 
@@ -165,7 +165,7 @@ class Sources:
         return sorted(found, key=lambda s: (s.provider == ALERTS_PROVIDER, s.created_at))
 
     async def get(self, user_id: str, source_id: str) -> Source:
-        if not 0 < len(source_id) <= 64 or "#" in source_id:
+        if not is_id(source_id):
             raise NotFound("there is no such source")
         source = await self._store.get(Source.key(user_id, source_id))
         if source is None or source.status == "deleted":
@@ -183,15 +183,15 @@ class Sources:
         if given.signing_secrets is not UNSET:
             secrets = given.signing_secrets
             sealed = self._keyring.seal_inbound(secrets, source_id)
-            changes.append(_set("signing_secret", sealed))
+            changes.append(set_or_remove("signing_secret", sealed))
         if given.verification is not UNSET:
             source.verification = _verification(given.verification, source.provider)
-            changes.append(_set("verification", source.verification))
+            changes.append(set_or_remove("verification", source.verification))
         if given.dedupe is not UNSET:
-            changes.append(_set("dedupe", _dedupe(given.dedupe)))
+            changes.append(set_or_remove("dedupe", _dedupe(given.dedupe)))
         if given.public_url is not UNSET:
             source.public_url = _checked_url(given.public_url)
-            changes.append(_set("public_url", source.public_url))
+            changes.append(set_or_remove("public_url", source.public_url))
         if source.provider != ALERTS_PROVIDER:
             self._check(source, secrets)
         try:
@@ -250,7 +250,7 @@ def alerts_id(user_id: str) -> str:
     return f"src_alerts-{user_id.removeprefix('usr_')}"
 
 
-def _set(field: str, value: object) -> Change:
+def set_or_remove(field: str, value: object) -> Change:
     return remove(field) if value is None else set_to(field, value)
 
 

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.accounts.keys import iso
+from waystation.ids import timed_id
 from waystation.relay.paths import Webhook
-from waystation.relay.tables import DeliveryStatus
+from waystation.relay.tables import DeliveryStatus, Event
 
 if TYPE_CHECKING:
-    from waystation.relay.tables import Event, EventStatus
+    from waystation.relay.tables import EventStatus
+
+_KEPT_SECONDS = 90 * 86_400
 
 Outcomes = dict[str, DeliveryStatus]
 
@@ -51,6 +55,23 @@ def merged(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus
     """A connection's state after another change. What was delivered once stays delivered, whatever
     a replay does."""
     return "delivered" if before == "delivered" else now
+
+
+def own_event(source_id: str, user_id: str, kind: str, data: object, now: float) -> Event:
+    """An event that we send ourselves."""
+    body = {"type": kind, "timestamp": iso(now), "data": data}
+    return Event(
+        event_id=timed_id("evt", now),
+        source_id=source_id,
+        user_id=user_id,
+        headers='{"content-type":"application/json"}',
+        body=_encode(body).decode(),
+        source_ip="",
+        content_type="application/json",
+        method="POST",
+        received_at=int(now * 1000),
+        expires_at=int(now) + _KEPT_SECONDS,
+    )
 
 
 def webhook_of(event: Event) -> Webhook:

@@ -318,6 +318,11 @@ class SourceDay(
     expires_at: int
 
 
+def is_id(text: str) -> bool:
+    """Whether a text could be the id of anything: others are in no table."""
+    return 0 < len(text) <= 64 and "#" not in text
+
+
 RECEIVED = QueueSpec(name="relay-received", visibility=60, max_receives=10)
 """Events on their way to a worker in another process."""
 

@@ -41,20 +41,16 @@ class Wakes:
 
     async def ensure(self, name: str, at: int) -> None:
         """Somebody looks at `name` at the latest at a time, whatever happens to us."""
-        if self._is_known(name, at):
+        while not self._is_known(name, at):
+            task = self._ensuring.get(name)
+            if task is not None:  # one at a time: most often what another needs is enough
+                await asyncio.wait({task})
+                continue
+            task = asyncio.create_task(self._ensure(name, at))
+            self._ensuring[name] = task
+            task.add_done_callback(lambda _: self._ensuring.pop(name, None))
+            await asyncio.shield(task)
             return
-        task = self._ensuring.get(name)
-        if task is not None:  # somebody is at it: most often that is enough
-            await asyncio.shield(task)
-            if self._is_known(name, at):
-                return
-        task = asyncio.create_task(self._ensure(name, at))
-        self._ensuring[name] = task
-        try:
-            await asyncio.shield(task)
-        finally:
-            if self._ensuring.get(name) is task:
-                del self._ensuring[name]
 
     def _is_known(self, name: str, at: int) -> bool:
         known = self._known.get(name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.errors import Overloaded
 from waystation.ids import nanoid
 from waystation.server import problems
 from waystation.server.asgi import (
@@ -163,6 +164,9 @@ def explained(
         errors_log.warning("a body was nested too deeply", exc_info=error)
         entry = problems.FieldError("body", "it is nested too deeply")
         return problems.problem(400, entry.message, code="invalid_input", errors=[entry]), {}
+    if isinstance(error, Overloaded):
+        errors_log.warning("a request was refused: %s", error)
+        return found or (problems.problem(503, "try again in a moment"), {})
     fields = {"request_id": scope["request_id"], "path": scope["path"][:500]}
     errors_log.error("a request failed", exc_info=error, extra={"fields": fields})
     return found or (problems.problem(500, "something went wrong on our side"), {})
