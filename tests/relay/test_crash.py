@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from waystation.store import Store
 
-ROUNDS = max(3, int(os.environ.get("CRASH_ROUNDS", "20")) // 4)
+ROUNDS = max(3, int(os.environ.get("CRASH_ROUNDS", "20")) // 5)
 APART = 120.0
 SENDERS = 8
 
@@ -80,7 +80,13 @@ async def process(settings: dict[str, Any], role: str, ahead: float) -> AsyncIte
 
 
 async def live_and_die(
-    settings: dict[str, Any], roles: list[str], ahead: float, source: str, sent: Sent, rng: Any
+    settings: dict[str, Any],
+    roles: list[str],
+    ahead: float,
+    source: str,
+    sent: Sent,
+    rng: random.Random,
+    longest: float,
 ) -> None:
     """One life: started, used, and each of its processes killed at a moment of its own."""
     async with AsyncExitStack() as stack:
@@ -91,7 +97,7 @@ async def live_and_die(
         sending = asyncio.create_task(sent.keep_sending(f"{url}/in/{source}"))
 
         async def kill(one: Any) -> None:
-            await asyncio.sleep(rng.uniform(0.05, 0.7))
+            await asyncio.sleep(rng.uniform(0.05, longest))
             one.kill()
 
         await asyncio.gather(*(kill(one) for one, _ in started))
@@ -126,10 +132,23 @@ async def all_done(settings: dict[str, Any], ahead: float, source: str) -> bool:
     async with running(Settings(**settings), clock=lambda: time.time() + ahead) as runtime:
         for _ in range(60):
             found = await statuses(runtime.store, source)
-            if found <= {"delivered", "retrying"}:
-                return found == {"delivered"}  # what is retrying waits for the next life
+            if found == {"delivered"}:
+                return True
+            if found <= {"delivered", "retrying"} and await all_wait(runtime, source):
+                return False  # for the next life
             await asyncio.sleep(0.1)
     return False
+
+
+async def all_wait(runtime: Runtime, source: str) -> bool:
+    """Whether every open delivery waits for a time that has not come."""
+    store, now = runtime.store, int(runtime.store.clock() * 1000)
+    for connection in await runtime.relay.directory.list_connections(source):
+        query = Delivery.query(connection.connection_id, index="GSI2")
+        async for delivery in store.iterate(query):
+            if delivery.claim is not None or (delivery.due_at or 0) <= now:
+                return False
+    return True
 
 
 async def statuses(store: Store, source: str) -> set[str]:
@@ -140,7 +159,7 @@ async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -
     """Nothing is lost, nothing is stuck, and all that is written agrees."""
     store = runtime.store
     events = {event.event_id: event async for event in store.iterate(Event.query(source))}
-    assert len(sent.acknowledged) > 20
+    assert len(sent.acknowledged) >= 5
     assert set(sent.acknowledged) <= events.keys()
     reached = {(got.path, got.headers["x-waystation-event"]) for got in receiver.got}
     assert {(path, id_) for path in ("/a", "/b") for id_ in events} <= reached
@@ -167,7 +186,9 @@ async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -
     assert delivered == 2 * len(events)
 
 
-async def crash_test(settings: dict[str, Any], roles: list[str], seed: int, rounds: int) -> None:
+async def crash_test(
+    settings: dict[str, Any], roles: list[str], seed: int, rounds: int, longest: float
+) -> None:
     rng = random.Random(seed)
 
     def decide(got: Got) -> Reaction:
@@ -180,7 +201,7 @@ async def crash_test(settings: dict[str, Any], roles: list[str], seed: int, roun
         sent = Sent()
         ahead = 0.0
         for _ in range(rounds):
-            await live_and_die(settings, roles, ahead, source, sent, rng)
+            await live_and_die(settings, roles, ahead, source, sent, rng, longest)
             ahead += APART
         ahead = await finish(settings, roles, ahead, source)
         async with running(Settings(**settings), clock=lambda: time.time() + ahead) as runtime:
@@ -194,7 +215,7 @@ async def test_every_acknowledged_event_is_delivered(tmp_path: Path, roles: list
         "blobs": f"file:{tmp_path}/blobs",
         "secret_key": SECRET,
     }
-    await crash_test(settings, roles, 11 + len(roles), ROUNDS)
+    await crash_test(settings, roles, 11 + len(roles), ROUNDS, 0.7)
 
 
 @pytest.mark.parametrize("roles", [["all"], ["api", "worker"]], ids="+".join)
@@ -211,4 +232,4 @@ async def test_every_acknowledged_event_is_delivered_on_aws(
         "env": f"crash{len(roles)}",
         "allow_networks": ["127.0.0.0/8"],
     }
-    await crash_test(settings, roles, 21 + len(roles), 3)
+    await crash_test(settings, roles, 21 + len(roles), 3, 2.0)

@@ -78,14 +78,23 @@ def health_doors(runtime: Runtime) -> dict[str, Door]:
 
 
 def description_doors(api: Litestar) -> dict[str, Door]:
-    described = openapi.document(api)
-    json, html = json_response(200, described), Response(200, openapi.page(described), _HTML)
+    """The API's description, made when somebody first asks for it: it takes a while."""
+    made: dict[str, Response] = {}
+    making = asyncio.Lock()
+
+    async def description(kind: str) -> Response:
+        async with making:
+            if not made:
+                described = await asyncio.to_thread(openapi.document, api)
+                made["json"] = json_response(200, described)
+                made["html"] = Response(200, openapi.page(described), _HTML)
+        return made[kind]
 
     async def for_programs() -> Response:
-        return json
+        return await description("json")
 
     async def for_people() -> Response:
-        return html
+        return await description("html")
 
     return {
         "openapi.json": Door(_page("/openapi.json", for_programs)),
