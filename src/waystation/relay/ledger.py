@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _MOST_ACTIONS = 90
 _MOST_BYTES = 3 * 1024 * 1024
-_MOST_WAITING = 5_000
+_MOST_WAITING = 1_000
+"""Writes of one account. More would wait for longer than a sender does."""
 
 
 class Tally(msgspec.Struct, kw_only=True, gc=False):
