@@ -14,7 +14,8 @@ from waystation.relay.paths import Webhook
 from waystation.relay.service import Relay
 from waystation.relay.sources import NewSource
 from waystation.relay.states import own_event
-from waystation.relay.tables import Delivery, Event, Wake
+from waystation.relay.tables import Attempt, Delivery, Event, Wake
+from waystation.relay.wakes import Wakes
 from waystation.relay.worker import EventRef, Worker
 from waystation.store import Put, absent
 
@@ -197,6 +198,59 @@ async def test_many_at_once_need_one_wake(hub: Hub) -> None:
     await asyncio.gather(*(wakes.ensure("conn_x", now + 60_000 - n) for n in range(200)))
     [wake] = (await hub.relay.store.scan(Wake)).items
     assert wake.due_at <= now + 60_000 - 199
+
+
+async def test_a_wake_is_written_once_however_many_rely_on_it(hub: Hub) -> None:
+    """Also when it is nearly due, and when it is overdue because nobody has taken it yet."""
+    wakes = hub.relay.wakes
+    for _ in range(50):
+        await wakes.expect("src_x", int(hub.clock() * 1000) + 30_000)
+        hub.clock.advance(1)
+    [wake] = (await hub.relay.store.scan(Wake)).items
+    assert wake.version == 1
+
+
+async def test_a_wake_that_is_about_to_go_is_not_relied_on(hub: Hub) -> None:
+    """After the first look that found nothing, the second would delete it."""
+    wakes = hub.relay.wakes
+    await wakes.expect("src_x", int(hub.clock() * 1000))
+    [due] = await wakes.due(10, set())
+    held = await wakes.take(due)
+    assert held is not None
+    await wakes.settle(held, None)
+    hub.clock.advance(59)
+    await wakes.expect("src_x", int(hub.clock() * 1000) + 30_000)
+    hub.clock.advance(2)
+    [due] = await wakes.due(10, set())
+    held = await wakes.take(due)
+    assert held is not None
+    await wakes.settle(held, None)
+    assert len((await hub.relay.store.scan(Wake)).items) == 1
+
+
+async def test_a_retry_is_in_time_though_a_look_came_before_it_was_written(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url, retry={"schedule": [5, 5]})
+    receiver.fail()
+    others = Wakes(hub.relay.store)
+    write = hub.relay.ledger.write
+
+    async def slow(account: str, actions: Any, tallies: Any, *rest: Any, **more: Any) -> None:
+        if any(isinstance(getattr(a, "item", None), Attempt) for a in actions):
+            hub.clock.advance(6)
+            for due in await others.due(10, set()):
+                if due.name.startswith("conn_") and (held := await others.take(due)):
+                    await others.settle(held, None)
+        await write(account, actions, tallies, *rest, **more)
+
+    monkeypatch.setattr(hub.relay.ledger, "write", slow)
+    event_id = await hub.sent(source)
+    monkeypatch.setattr(hub.relay.ledger, "write", write)
+    receiver.work()
+    await hub.later(1)
+    assert (await hub.statuses(event_id))[0] == "delivered"
 
 
 async def test_two_do_not_take_one_wake(hub: Hub) -> None:

@@ -187,7 +187,7 @@ class Deliver:
         )
         if wait is not None:
             after.lane, after.due_at = delivery.connection_id, now + int(wait * 1000)
-            await self._wakes.ensure(delivery.connection_id, after.due_at)
+            await self._wakes.expect(delivery.connection_id, after.due_at)
             needed = int(clock + wait + remaining(delays, number)) + GRACE_SECONDS
             if needed > expires:
                 expires = needed
@@ -201,6 +201,8 @@ class Deliver:
             actions.append(Put(_attempt(delivery, event, connection, reply, number, now, expires)))
         tallies = _tallies(delivery, connection, outcome, status, clock)
         await self._ledger.write(event.user_id, actions, tallies)
+        if after.due_at is not None:
+            await self._wakes.ensure(delivery.connection_id, after.due_at)
         _follow(event, delivery, status, now, expires, tried=connection is not None)
 
     def _event_update(

@@ -147,7 +147,7 @@ class Dispatch:
         try:
             for delivery in made:
                 if delivery.lane is not None:
-                    await self._wakes.ensure(delivery.lane, self._now() + RESCUE_MS)
+                    await self._wakes.expect(delivery.lane, self._now() + RESCUE_MS)
             puts = [Put(delivery, when=absent()) for delivery in made]
             await self._ledger.write(event.user_id, [*puts, update], self._counted(event, made))
         except BaseException as error:

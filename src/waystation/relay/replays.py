@@ -82,7 +82,7 @@ class Replays:
             created_at=int(now * 1000),
             expires_at=int(now) + _KEPT_SECONDS,
         )
-        await self._relay.wakes.ensure(replay.replay_id, replay.created_at + RESCUE_MS)
+        await self._relay.wakes.expect(replay.replay_id, replay.created_at + RESCUE_MS)
         await self._store.put(replay)
         await self._relay.wake(replay.replay_id)
         return replay

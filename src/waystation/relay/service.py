@@ -149,7 +149,7 @@ class Relay:
             )
             actions.append(Put(seen, when=absent()))
         if event.todo is not None:
-            await self.wakes.ensure(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
+            await self.wakes.expect(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
         size = 4 * (len(event.body) + len(event.headers)) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
             tallies = self._tallies(known, event)
@@ -220,7 +220,7 @@ class Relay:
 
     async def expect_change(self, connection_id: str) -> None:
         """Have somebody look at a connection even if we do not live to say so after its change."""
-        await self.wakes.ensure(connection_id, int(self.store.clock() * 1000) + RESCUE_MS)
+        await self.wakes.expect(connection_id, int(self.store.clock() * 1000) + RESCUE_MS)
 
     async def expect_changes(self, source_id: str) -> None:
         for connection in await self.directory.list_connections(source_id):

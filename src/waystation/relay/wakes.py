@@ -2,7 +2,8 @@
 
 Whoever writes open work makes sure first that a wake is due soon enough, so that whatever a crash
 leaves behind is found. One wake serves all the work of a name: while one is known to be due in
-time, writing more work costs nothing.
+time, writing more work costs nothing. A wake goes only after two looks, a minute apart, that found
+nothing, and with nobody asking for it between them.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 from waystation.errors import ConditionFailed, Overloaded
 from waystation.relay.tables import Wake
 from waystation.store import attr, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
 
     from waystation.store import Store
 
@@ -25,48 +27,64 @@ SHARDS = 4
 HOLD_MS = 60_000
 """How long whoever takes a wake has before another takes over."""
 
-_MARGIN_MS = 10_000
-"""A wake that is due sooner may be gone before we have written what relies on it."""
+_SAFE_MS = 10_000
+"""For how long after its time a wake may still be relied on: it lingers for longer."""
 
 _LINGER_MS = 60_000
 _MOST_KNOWN = 100_000
 _TRIES = 20
 
 
+class _Known(NamedTuple):
+    due_at: int
+    safe_until: int
+
+
 class Wakes:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: OrderedDict[str, int] = OrderedDict()
-        self._ensuring: dict[str, asyncio.Task[None]] = {}
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def expect(self, name: str, at: int) -> None:
+        """For work that is about to be written: it is found, whatever happens to us. A look that
+        is due before it is written may miss it; the next one, a minute later, does not."""
+
+        def is_known() -> bool:
+            known = self._known.get(name)
+            return known is not None and known.due_at <= at and self._now() < known.safe_until
+
+        if not is_known():
+            await self._renew(name, at, is_known)
 
     async def ensure(self, name: str, at: int) -> None:
-        """Somebody looks at `name` at the latest at a time, whatever happens to us."""
-        while not self._is_known(name, at):
-            task = self._ensuring.get(name)
-            if task is not None:  # one at a time: most often what another needs is enough
-                await asyncio.wait({task})
-                continue
-            task = asyncio.create_task(self._ensure(name, at))
-            self._ensuring[name] = task
-            task.add_done_callback(lambda _: self._ensuring.pop(name, None))
-            await asyncio.shield(task)
-            return
+        """For work that is written: somebody has yet to look, and does at the latest at a time."""
 
-    def _is_known(self, name: str, at: int) -> bool:
-        known = self._known.get(name)
-        return known is not None and self._now() + _MARGIN_MS < known <= at
+        def is_known() -> bool:
+            known = self._known.get(name)
+            return known is not None and self._now() < known.due_at <= at
 
-    async def _ensure(self, name: str, at: int) -> None:
+        if not is_known():
+            await self._renew(name, at, is_known)
+
+    async def _renew(self, name: str, at: int, is_known: Callable[[], bool]) -> None:
+        """One at a time: most often what another needs is enough."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            if not is_known():
+                await self._renew_alone(name, at)
+
+    async def _renew_alone(self, name: str, at: int) -> None:
         for attempt in range(_TRIES):
             wake = await self._store.get(Wake.key(name))
             if wake is None:
                 wake = Wake(name=name, shard=shard_of(name), due_at=at)
-            elif not wake.held and self._now() + _MARGIN_MS < wake.due_at <= at:
+            elif wake.held or wake.idle or wake.due_at > at:
+                wake.due_at = min(at, max(wake.due_at, self._now()))
+                wake.held = wake.idle = False
+            else:
                 self._remember(wake)
                 return
-            # One that is due by now is written too: whoever is looking must look again.
-            wake.due_at = min(at, max(wake.due_at, self._now())) if wake.version else at
-            wake.idle = wake.held = False
             try:
                 await self._store.put(wake)
             except ConditionFailed:
@@ -125,7 +143,11 @@ class Wakes:
             self._remember(wake)
 
     def _remember(self, wake: Wake) -> None:
-        self._known[wake.name] = wake.due_at
+        if wake.idle:  # the next look may be the last
+            self._known.pop(wake.name, None)
+            return
+        safe_until = max(wake.due_at, self._now()) + _SAFE_MS
+        self._known[wake.name] = _Known(wake.due_at, safe_until)
         self._known.move_to_end(wake.name)
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
