@@ -41,7 +41,8 @@ async def test_functions_hand_events_on_by_the_queue(
         await hub.runtime.queues.ensure()
         source = await hub.source()
         await hub.connect(source, receiver.url)
-        hub.relay.hand_over, hub.relay.kick = hub.runtime._pass_on, None  # as without a worker
+        hub.relay.begin, hub.relay.kick = None, None
+        hub.relay.hand_over = hub.runtime._pass_on  # as without a worker
         got = await answer(build_app(hub.runtime), request(f"/in/{source}", '{"n": 1}'))
         assert got["statusCode"] == 200
         event_id = json.loads(got["body"])["id"]

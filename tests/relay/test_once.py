@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 async def stranded(hub: Hub, source: str) -> str:
-    """An event that was acknowledged by a process that then ended."""
-    handing = hub.relay.hand_over
+    """An event that was acknowledged by a process that has no worker, and then ended."""
+    begin, handing = hub.relay.begin, hub.relay.hand_over
 
     async def nobody(event: Event) -> None:
         return None
 
-    hub.relay.hand_over = nobody
+    hub.relay.begin, hub.relay.hand_over = None, nobody
     answer = await hub.send(source)
-    hub.relay.hand_over = handing
+    hub.relay.begin, hub.relay.hand_over = begin, handing
     found: str = answer.json["id"]
     return found
 
@@ -48,6 +48,48 @@ async def test_an_event_between_two_steps_is_handed_on(hub: Hub, receiver: Recei
     assert receiver.got == []
     await hub.later(31)
     assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_an_event_whose_process_ended_before_the_first_attempt_is_delivered(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub.relay, "begin", lambda event, made: None)
+        event_id = await hub.sent(source)
+    assert receiver.got == []
+    for _ in range(3):
+        await hub.later(31)
+    assert (await hub.statuses(event_id)) == ["delivered", "delivered"]
+    assert len(receiver.got) == 1
+
+
+async def test_a_duplicate_takes_no_place_in_a_lane(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source(dedupe={"mode": "fields", "fields": ["$.n"]})
+    await hub.connect(source, receiver.url, concurrency=1)
+    for _ in range(3):
+        await hub.sent(source, b'{"n": 1}')
+    await hub.sent(source, b'{"n": 2}')
+    assert hub.relay.lanes.running == 0
+    assert len(receiver.got) == 2
+
+
+async def test_a_refused_event_takes_no_place_in_a_lane(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url, concurrency=1)
+
+    async def broken(*given: Any, **more: Any) -> None:
+        raise StoreUnavailable("no disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub.relay.ledger, "write", broken)
+        assert (await hub.send(source)).status == 503
+    await hub.sent(source)
+    assert hub.relay.lanes.running == 0
+    assert len(receiver.got) == 1
 
 
 async def test_a_delivery_whose_worker_died_is_taken_over(hub: Hub, receiver: Receiver) -> None:
@@ -294,7 +336,7 @@ async def test_an_event_can_go_to_an_inbox(hub: Hub) -> None:
 
     relay = Relay(hub.relay.store, Vault(SECRET), networks=[], inbox=inbox)
     worker = Worker(relay)
-    relay.hand_over = worker.offer
+    relay.begin = worker.begin
     user = await hub.runtime.accounts.find_or_open("ann@example.com")
     source = await relay.sources.create(user.user_id, NewSource(name="x"))
     given = NewConnection(name="x", inbox={"tenant": "t", "inbox": "i"})

@@ -100,7 +100,6 @@ class Alerts:
                 **more,
             }
             event = own_event(source.source_id, source.user_id, kind, data, now)
-            event.todo = source.source_id if await self._relay.expected(source) else None
             known = Known(source, [], None, Dedupe(mode="none"), None, now)
             await self._relay.record(known, event, None)
         except WaystationError:

@@ -11,7 +11,7 @@ from waystation.errors import TransactionCancelled
 from waystation.ids import nanoid
 from waystation.relay.filters import stored_filter
 from waystation.relay.retries import GRACE_SECONDS, remaining, stored_delays
-from waystation.relay.states import derived, merged, outcomes_of, webhook_of, written
+from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from waystation.relay.lanes import Lanes
     from waystation.relay.ledger import Ledger, Tally
-    from waystation.relay.paths import Webhook
     from waystation.relay.wakes import Wakes
     from waystation.store import Condition, Store
     from waystation.store.updates import Change
@@ -42,15 +41,27 @@ class Dispatch:
         self._wakes = wakes
         self._lanes = lanes
 
-    async def first(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
-        """The deliveries of a new event. Given back are those that are ours to attempt now; none
-        if somebody else has processed the event."""
+    def planned(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
+        """The deliveries of an event that is about to be written, to be written with it. Those
+        that have a claim have a place in their lane."""
         made = self._made(event, connections, None)
-        processed = [remove("todo"), set_to("processed_at", self._now())]
-        processed += self._kept_longer(event, made, connections)
-        if await self._write(event, made, processed):
-            return self._claimed(made)
-        return []
+        outcomes = _with(outcomes_of(event), made)
+        event.outcomes, event.status = written(outcomes), derived(outcomes)
+        event.processed_at = event.received_at
+        event.expires_at = self._kept_until(event, made, connections)
+        event.revision = 1
+        return made
+
+    async def first(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
+        """The deliveries of an event that was written without; none if somebody else was
+        quicker."""
+        made = self._made(event, connections, None)
+        kept_until = self._kept_until(event, made, connections)
+        changes = [remove("todo"), set_to("processed_at", self._now())]
+        if kept_until != event.expires_at:
+            changes.append(set_to("expires_at", kept_until))
+            event.expires_at = kept_until
+        return made if await self._write(event, made, changes) else []
 
     async def again(
         self, event: Event, connections: Sequence[Connection], replay_id: str
@@ -71,32 +82,31 @@ class Dispatch:
         log.warning("event %s changes too often to be replayed now", event.event_id)
         return []
 
-    def _kept_longer(
+    def _kept_until(
         self, event: Event, made: list[Delivery], connections: Sequence[Connection]
-    ) -> list[Change]:
+    ) -> int:
         """What must wait is kept for as long as all its attempts would take, and a day."""
         waiting = {d.connection_id for d in made if d.lane is not None and d.claim is None}
+        if not waiting:
+            return event.expires_at
         spans = [
             remaining(stored_delays(c.retry_config), 0)
             for c in connections
             if c.connection_id in waiting
         ]
-        needed = int(self._store.clock() + max(spans, default=0)) + GRACE_SECONDS
-        if not spans or needed <= event.expires_at:
-            return []
-        event.expires_at = needed
+        needed = int(self._store.clock() + max(spans)) + GRACE_SECONDS
+        kept_until = max(event.expires_at, needed)
         for delivery in made:
-            delivery.expires_at = needed
-        return [set_to("expires_at", needed)]
+            delivery.expires_at = kept_until
+        return kept_until
 
     def _made(
         self, event: Event, connections: Sequence[Connection], replay_id: str | None
     ) -> list[Delivery]:
-        webhook = webhook_of(event)
         now = self._now()
         made = []
         for connection in connections:
-            status, error = _wanted(connection, webhook)
+            status, error = _wanted(connection, event)
             delivery = Delivery(
                 event_id=event.event_id,
                 delivery_id=delivery_id(event.event_id, connection.connection_id, replay_id),
@@ -131,10 +141,7 @@ class Dispatch:
 
     async def _write(self, event: Event, made: list[Delivery], changes: list[Change]) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
-        outcomes = outcomes_of(event)
-        for delivery in made:
-            before = outcomes.get(delivery.connection_id)
-            outcomes[delivery.connection_id] = merged(before, delivery.status)
+        outcomes = _with(outcomes_of(event), made)
         status = derived(outcomes)
         update = Update(
             key_of(event),
@@ -145,14 +152,11 @@ class Dispatch:
             when=_unchanged(event),
         )
         try:
-            for delivery in made:
-                if delivery.lane is not None:
-                    await self._wakes.expect(delivery.lane, self._now() + RESCUE_MS)
+            await self.expect(made)
             puts = [Put(delivery, when=absent()) for delivery in made]
-            await self._ledger.write(event.user_id, [*puts, update], self._counted(event, made))
+            await self._ledger.write(event.user_id, [*puts, update], self.tallies(event, made))
         except BaseException as error:
-            for delivery in self._claimed(made):
-                self._lanes.release(delivery.connection_id)
+            self.release(made)
             if isinstance(error, TransactionCancelled):
                 return False
             raise
@@ -161,7 +165,20 @@ class Dispatch:
         event.todo = None
         return True
 
-    def _counted(self, event: Event, made: list[Delivery]) -> list[Tally]:
+    async def expect(self, made: list[Delivery]) -> None:
+        """See to it that deliveries that are about to be written are found, come what may."""
+        for delivery in made:
+            if delivery.lane is not None:
+                await self._wakes.expect(delivery.lane, self._now() + RESCUE_MS)
+
+    def release(self, made: list[Delivery]) -> None:
+        """Give back the places of deliveries that were not written after all."""
+        for delivery in made:
+            if delivery.claim is not None:
+                self._lanes.release(delivery.connection_id)
+
+    def tallies(self, event: Event, made: list[Delivery]) -> list[Tally]:
+        """The counters of what was decided without an attempt."""
         now = self._store.clock()
         failed = sum(delivery.status == "failed" for delivery in made)
         unwanted = bool(made) and all(delivery.status == "filtered" for delivery in made)
@@ -175,10 +192,6 @@ class Dispatch:
             tallies.append(hour_tally(event.user_id, now, **adds))
         return tallies
 
-    @staticmethod
-    def _claimed(made: list[Delivery]) -> list[Delivery]:
-        return [delivery for delivery in made if delivery.claim is not None]
-
     def _now(self) -> int:
         return int(self._store.clock() * 1000)
 
@@ -190,9 +203,18 @@ def _unchanged(event: Event) -> Condition:
     return exists() & (revision.absent() | (revision == 0))
 
 
-def _wanted(connection: Connection, webhook: Webhook) -> tuple[DeliveryStatus, str | None]:
+def _with(outcomes: Outcomes, made: list[Delivery]) -> Outcomes:
+    for delivery in made:
+        before = outcomes.get(delivery.connection_id)
+        outcomes[delivery.connection_id] = merged(before, delivery.status)
+    return outcomes
+
+
+def _wanted(connection: Connection, event: Event) -> tuple[DeliveryStatus, str | None]:
+    if connection.filters is None:
+        return "pending", None
     try:
-        passed = stored_filter(connection.filters)(webhook)
+        passed = stored_filter(connection.filters)(webhook_of(event))
     except Exception as error:  # noqa: BLE001 - whatever it is, only this delivery fails
         log.warning("the filter of %s failed: %s", connection.connection_id, error)
         return "failed", f"the filter failed: {error}"[:300]

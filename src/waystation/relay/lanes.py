@@ -63,6 +63,10 @@ class Lanes:
             lane = self._lanes[connection.connection_id] = Lane(connection.failure_streak)
         return lane
 
+    def has_backlog(self, connection_id: str) -> bool:
+        lane = self._lanes.get(connection_id)
+        return lane is not None and lane.backlog
+
     def current(self, connection: Connection) -> Lane:
         """The lane of a connection that was just read: somebody may have seen to its endpoint."""
         lane = self.of(connection)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -25,15 +24,16 @@ from waystation.relay.lanes import Lanes
 from waystation.relay.ledger import Ledger, Tally
 from waystation.relay.sources import Sources
 from waystation.relay.stats import Statistics, day_tally, hour_tally
-from waystation.relay.tables import Event, Seen
+from waystation.relay.tables import Delivery, Event, Seen
 from waystation.relay.wakes import Wakes
 from waystation.store import Put, absent, attr, exists, key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from waystation.errors import CancellationReason
     from waystation.patterns.vault import Vault
     from waystation.relay.paths import Webhook
-    from waystation.relay.tables import Source
     from waystation.store import Store
     from waystation.store.actions import Action
 
@@ -44,9 +44,6 @@ _REDACTED = "[redacted]"
 _TRIES = 4
 _MOST_COUNTERS = 10_000
 _encode = msgspec.json.Encoder().encode
-
-HandOver = Callable[[Event], Awaitable[None]]
-Kick = Callable[[str], None]
 
 
 class Receipt(msgspec.Struct):
@@ -59,7 +56,8 @@ class Receipt(msgspec.Struct):
 class Relay:
     """Everything about webhooks but HTTP.
 
-    Once an event is durable, `hand_over` gives it to whoever processes it, here or elsewhere, and
+    A worker in this process sets `begin`: an event is then written with its deliveries, and `begin`
+    makes their first attempts. Without one, `hand_over` tells a worker elsewhere of the event.
     `heard` tells those who listen. `kick` makes a worker in this process look at something now.
     """
 
@@ -87,9 +85,10 @@ class Relay:
             store, self.keyring, self.directory, self.egress.guard, inboxes=inbox is not None
         )
         self.statistics = Statistics(store)
-        self.hand_over: HandOver | None = None
+        self.begin: Callable[[Event, list[Delivery]], None] | None = None
+        self.hand_over: Callable[[Event], Awaitable[None]] | None = None
         self.heard: Callable[[Event], None] | None = None
-        self.kick: Kick | None = None
+        self.kick: Callable[[str], None] | None = None
         self._limiter = LocalLimiter(store.clock)
         self._counters: dict[str, tuple[int, Known, list[Tally]]] = {}
 
@@ -102,15 +101,9 @@ class Relay:
     async def receive(self, known: Known, webhook: Webhook, sender: str) -> Receipt:
         """Write down a webhook that was checked. It is durable when this returns."""
         digest = digest_of(known.dedupe, known.source.provider, webhook)
-        return await self.record(known, await self._event(known, webhook, sender), digest)
+        return await self.record(known, self._event(known, webhook, sender), digest)
 
-    async def expected(self, source: Source) -> bool:
-        """Whether there is anything to do with a source's events but keep them."""
-        return source.user_id == OPERATOR or bool(
-            await self.directory.connections(source.source_id)
-        )
-
-    async def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
+    def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
         now = self.store.clock()
         headers = webhook.headers
         if any(name in headers for name in _HIDDEN):
@@ -132,12 +125,46 @@ class Relay:
             content_type=headers.get("content-type"),
             method=webhook.method,
             received_at=int(now * 1000),
-            todo=known.source.source_id if await self.expected(known.source) else None,
             expires_at=int(now) + (known.limits.retention if known.limits else 90 * 86_400),
         )
 
     async def record(self, known: Known, event: Event, digest: str | None) -> Receipt:
-        """Write an event with its usage in one transaction, unless it was seen before."""
+        """Write an event, what is to become of it, and its usage in one transaction, unless it
+        was seen before."""
+        made = await self._planned(event)
+        first = None
+        try:
+            first = await self._write(known, event, digest, made)
+        finally:
+            if first != event.event_id:
+                self.dispatch.release(made)
+        if first != event.event_id:
+            return Receipt(first, "duplicate")
+        if self.heard is not None:
+            self.heard(event)
+        if event.todo is not None and self.hand_over is not None:
+            await self.hand_over(event)
+        elif made and self.begin is not None:
+            self.begin(event, made)
+        return Receipt(first, "received")
+
+    async def _planned(self, event: Event) -> list[Delivery]:
+        """An event's deliveries if they are made here; or else it says that there is more to do."""
+        if event.user_id == OPERATOR:
+            event.todo = event.source_id
+            return []
+        connections = await self.directory.connections(event.source_id)
+        if not connections:
+            return []
+        if self.begin is None:
+            event.todo = event.source_id
+            return []
+        return self.dispatch.planned(event, connections)
+
+    async def _write(
+        self, known: Known, event: Event, digest: str | None, made: list[Delivery]
+    ) -> str:
+        """The id of the event, or of the one that came first."""
         actions: list[Action] = [Put(event)]
         if digest is not None:
             expires = event.received_at // 1000 + known.dedupe.window
@@ -148,11 +175,14 @@ class Relay:
                 expires_at=expires,
             )
             actions.append(Put(seen, when=absent()))
+        actions += [Put(delivery) for delivery in made]
         if event.todo is not None:
             await self.wakes.expect(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
+        await self.dispatch.expect(made)
+        decided = self.dispatch.tallies(event, made)
         size = 4 * (len(event.body) + len(event.headers)) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
-            tallies = self._tallies(known, event)
+            tallies = [*self._tallies(known, event), *decided]
             try:
                 await self.ledger.write(event.user_id, actions, tallies, size, new=True)
             except TransactionConflict as error:
@@ -160,18 +190,12 @@ class Relay:
                     "too many at once write for this account", retry_after=1.0
                 ) from error
             except TransactionCancelled as error:
-                first = await self._refused(known, error.reasons, len(actions))
+                first = await self._refused(known, error.reasons, len(actions), digest)
                 if first is not None:
-                    return Receipt(first, "duplicate")
+                    return first
             else:
-                break
-        else:
-            raise Overloaded("the usage of this account changes too fast", retry_after=1.0)
-        if self.heard is not None:
-            self.heard(event)
-        if self.hand_over is not None and event.todo is not None:
-            await self.hand_over(event)
-        return Receipt(event.event_id, "received")
+                return event.event_id
+        raise Overloaded("the usage of this account changes too fast", retry_after=1.0)
 
     def _tallies(self, known: Known, event: Event) -> list[Tally]:
         """The counters of one more event. Those of a second are the same for all its events."""
@@ -204,10 +228,14 @@ class Relay:
         ]
 
     async def _refused(
-        self, known: Known, reasons: list[CancellationReason | None], actions: int
+        self,
+        known: Known,
+        reasons: list[CancellationReason | None],
+        actions: int,
+        digest: str | None,
     ) -> str | None:
         """The first event's id if this one was seen before; None to try again."""
-        if actions > 1 and (duplicate := reasons[1]) is not None:
+        if digest is not None and (duplicate := reasons[1]) is not None:
             first = duplicate.item
             return first.event_id if isinstance(first, Seen) else None
         source, account = [*reasons[actions : actions + 2], None, None][:2]

@@ -1,14 +1,13 @@
 """The relay's background work: new events, lanes with something due, and replays.
 
-New events of this process come straight from memory. Everything else, and whatever a crash has
-left, is found by its wake.
+The first attempts for events of this process come straight from memory. Everything else, and
+whatever a crash has left, is found by its wake.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -34,9 +33,6 @@ log = logging.getLogger(__name__)
 I = TypeVar("I", Event, Delivery)  # noqa: E741 - I for Item
 
 _POLL_SECONDS = 1.0
-_MOST_TASKS = 200
-_MOST_WAITING = 10_000
-_MOST_WAITING_BYTES = 64 * 1024 * 1024
 _WAKES_AT_ONCE = 100
 _PAGE = 50
 _STRANDED_MS = 5_000
@@ -66,44 +62,37 @@ class Worker:
         self._special = special or {}
         self.alerts = Alerts(relay)
         self.replays = Replays(relay)
-        self._waiting: deque[Event] = deque()
-        self._waiting_bytes = 0
         self._in_memory: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._processing = 0
         self._handling: dict[str, bool] = {}
         self._stopping = False
 
     # New events
 
-    async def offer(self, event: Event) -> None:
-        """Take a new event from memory. One that does not fit in is found by its wake."""
-        size = len(event.body) + len(event.body_bytes or b"")
-        if self._stopping or (
-            len(self._waiting) >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES
-        ):
-            return
+    def begin(self, event: Event, made: list[Delivery]) -> None:
+        """Attempt the deliveries of a new event that are ours to attempt now."""
+        for delivery in made:
+            if delivery.claim is not None:
+                self._spawn(self._attempt(delivery, event))
+            elif self._relay.lanes.has_backlog(delivery.connection_id):
+                self.kick(delivery.connection_id)
+
+    async def take(self, event: Event) -> None:
+        """Process a new event that was written without its deliveries."""
         self._in_memory.add(event.event_id)
-        self._waiting.append(event)
-        self._waiting_bytes += size
-        self._start_more()
+        self._spawn(self._process(event))
 
-    def _start_more(self) -> None:
-        while self._waiting and self._processing < _MOST_TASKS:
-            event = self._waiting.popleft()
-            self._waiting_bytes -= len(event.body) + len(event.body_bytes or b"")
-            self._processing += 1
-            self._spawn(self._process_offered(event))
-
-    async def _process_offered(self, event: Event) -> None:
+    async def _process(self, event: Event) -> None:
+        """Make an event's deliveries, and begin with them."""
         try:
-            attempts = await self._processed(event)
+            special = self._special.get(event.source_id)
+            if special is None:
+                connections = await self._relay.directory.connections(event.source_id)
+                self.begin(event, await self._relay.dispatch.first(event, connections))
+            elif await special(event):
+                await self._relay.dispatch.first(event, [])
         finally:
             self._in_memory.discard(event.event_id)
-            self._processing -= 1
-            self._start_more()
-        for attempt in attempts:
-            self._spawn(attempt)
 
     async def handle(self, message: Message) -> None:
         """An event that another process has received, from the queue."""
@@ -111,22 +100,7 @@ class Worker:
         key = Event.key(told.source_id, told.received_at, told.event_id)
         event = await self._store.get(key)
         if event is not None and event.todo is not None:
-            for attempt in await self._processed(event):
-                self._spawn(attempt)
-
-    async def _processed(self, event: Event) -> list[Coroutine[Any, Any, None]]:
-        """Make an event's deliveries; the attempts that are ours to make."""
-        special = self._special.get(event.source_id)
-        if special is not None:
-            if await special(event):
-                await self._relay.dispatch.first(event, [])
-            return []
-        connections = await self._relay.directory.connections(event.source_id)
-        claimed = await self._relay.dispatch.first(event, connections)
-        for connection in connections:
-            if self._relay.lanes.of(connection).backlog:
-                self.kick(connection.connection_id)
-        return [self._attempt(delivery, event) for delivery in claimed]
+            await self._process(event)
 
     # Attempts
 
@@ -228,8 +202,7 @@ class Worker:
     async def _rescue(self, event: Event) -> None:
         current = await self._store.get(key_of(event))  # the index may lag
         if current is not None and current.todo is not None:
-            for attempt in await self._processed(current):
-                self._spawn(attempt)
+            await self._process(current)
 
     async def _lane(self, connection_id: str, held: Wake | None) -> int | None:
         """Attempt what is due for a connection, as far as its lane lets us."""

@@ -105,7 +105,7 @@ class Runtime:
 
     def add_jobs(self) -> None:
         """The background work of this process, which then processes its own events itself."""
-        self.relay.hand_over = self.worker.offer
+        self.relay.begin, self.relay.hand_over = self.worker.begin, self.worker.take
         self.relay.kick = self.worker.kick
         self.supervisor.add("relay", self.worker.run)
         self.supervisor.add("sweep", every(_SWEEP_SECONDS, self._sweep))
