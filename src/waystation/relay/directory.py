@@ -16,7 +16,7 @@ from waystation.accounts.tables import User
 from waystation.relay import signatures
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.signatures import Arrival, Check, CustomScheme
-from waystation.relay.tables import Connection, Owner, Source
+from waystation.relay.tables import Connection, Owner, Source, is_id
 
 if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
@@ -73,7 +73,7 @@ class Directory:
         now = self._store.clock()
         if known is not None and now - known.at < _FRESH_SECONDS:
             return known
-        source = await self.find_source(source_id)
+        source = await self.find_source(source_id) if is_id(source_id) else None
         if source is None or source.status == "deleted":
             self._known.pop(source_id, None)
             return None

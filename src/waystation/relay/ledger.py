@@ -91,7 +91,7 @@ class _Entry:
         self.actions = [prepare(action) for action in actions]  # what makes no sense ends here
         self.tallies = tallies
         self.size = size
-        self.keys = [write.key for write in self.actions]
+        self.keys = [write.key.place for write in self.actions]
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -214,26 +214,33 @@ def _taken(waiting: deque[_Entry]) -> list[_Entry]:
     """The next entries that fit into one transaction and touch different items."""
     batch: list[_Entry] = []
     keys: set[Any] = set()
-    tallied: set[Any] = set()
+    tallied: set[int] = set()
+    more = tallied
+    before: Sequence[Tally] | None = None
     size = 0
     while waiting:
         entry = waiting[0]
-        more = tallied.union(map(id, entry.tallies))
+        if entry.tallies is not before:  # most have the very same
+            more = tallied.union(map(id, entry.tallies))
         count = len(keys) + len(entry.keys) + len(more)
         full = count > _MOST_ACTIONS or size + entry.size > _MOST_BYTES
         if batch and (full or not keys.isdisjoint(entry.keys)):
             break
         batch.append(waiting.popleft())
         keys.update(entry.keys)
-        tallied = more
+        tallied, before = more, entry.tallies
         size += entry.size
     return batch
 
 
 def _summed(batch: list[_Entry]) -> list[Tally]:
     """Each counter's additions. Most entries of a batch have the very same tallies."""
-    times = Counter(id(tally) for entry in batch for tally in entry.tallies)
-    found = {id(tally): tally for entry in batch for tally in entry.tallies}
+    lists = {id(entry.tallies): entry.tallies for entry in batch}
+    times: Counter[int] = Counter()
+    for which, number in Counter(id(entry.tallies) for entry in batch).items():
+        for tally in lists[which]:
+            times[id(tally)] += number
+    found = {id(tally): tally for tallies in lists.values() for tally in tallies}
     sums: dict[Key[Any], Tally] = {}
     for which, number in times.items():
         tally = found[which].times(number)

@@ -182,7 +182,9 @@ class Relay:
         decided = self.dispatch.tallies(event, made)
         size = 4 * (len(event.body) + len(event.headers)) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
-            tallies = [*self._tallies(known, event), *decided]
+            tallies = self._tallies(known, event)
+            if decided:
+                tallies = [*tallies, *decided]
             try:
                 await self.ledger.write(event.user_id, actions, tallies, size, new=True)
             except TransactionConflict as error:

@@ -10,6 +10,7 @@ at which somebody must look at a source, a connection or a replay again (`WAKE`)
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,8 @@ import msgspec
 from waystation.accounts.tables import main
 from waystation.queues import QueueSpec
 from waystation.store import Index, Item, Table
+
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 Status = Literal["active", "paused", "deleted"]
 EventStatus = Literal["received", "processing", "filtered", "delivered", "retrying", "failed"]
@@ -320,7 +323,7 @@ class SourceDay(
 
 def is_id(text: str) -> bool:
     """Whether a text could be the id of anything: others are in no table."""
-    return 0 < len(text) <= 64 and "#" not in text
+    return _ID.fullmatch(text) is not None
 
 
 RECEIVED = QueueSpec(name="relay-received", visibility=60, max_receives=10)

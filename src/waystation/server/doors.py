@@ -71,9 +71,9 @@ class Health:
 def health_doors(runtime: Runtime) -> dict[str, Door]:
     health = Health(runtime)
     return {
-        "healthz": Door(_page("/healthz", health.live), quiet=True),
-        "readyz": Door(_page("/readyz", health.ready), quiet=True),
-        "metrics": Door(_page("/metrics", health.metrics), quiet=True),
+        "healthz": Door(_page("/healthz", health.live), programs=True),
+        "readyz": Door(_page("/readyz", health.ready), programs=True),
+        "metrics": Door(_page("/metrics", health.metrics), programs=True),
     }
 
 

@@ -39,22 +39,29 @@ errors_log = logging.getLogger(__name__)
 API_BODY = 1024 * 1024
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}")
 
-_SECURITY = [
+_FOR_PROGRAMS = [
     (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+]
+_FOR_BROWSERS = [
+    *_FOR_PROGRAMS,
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
-_STRICT = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_NO_STORE = (b"cache-control", b"no-store")
 
 
 class Door(msgspec.Struct, frozen=True):
-    """A bare ASGI handler for all paths that begin with one segment."""
+    """A bare ASGI handler for all paths that begin with one segment.
+
+    One for `programs` is used so often that its requests are not logged, and its answers have no
+    headers that only browsers heed.
+    """
 
     app: App
     max_body: int = 0
-    quiet: bool = False
+    programs: bool = False
 
 
 class Front:
@@ -72,7 +79,7 @@ class Front:
         segment = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
         door = self._doors.get(segment, self._api)
         scope["request_id"], length = _told(scope)
-        answer = _Answer(scope, send)
+        answer = _Answer(scope, send, _FOR_PROGRAMS if door.programs else _FOR_BROWSERS)
         try:
             await self._enter(door, length, scope, receive, answer)
         finally:
@@ -84,7 +91,9 @@ class Front:
         try:
             if length > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
-            await door.app(scope, bounded(receive, door.max_body), answer)
+            if length < 0 or not scope.get("whole"):
+                receive = bounded(receive, door.max_body)
+            await door.app(scope, receive, answer)
         except CallerGone:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
@@ -97,8 +106,8 @@ class Front:
     ) -> None:
         route = f"/{segment}" if door is not self._api else scope.get("path_template") or "other"
         status = answer.status or 499
-        self._metrics.observe(scope["method"], route, status, seconds)
-        if not door.quiet:
+        self._metrics.requests.observe(scope["method"], route, status, seconds)
+        if not door.programs:
             fields: dict[str, Any] = {
                 "method": scope["method"],
                 "path": scope["path"][:500],
@@ -111,26 +120,29 @@ class Front:
 
 
 class _Answer:
-    """A `send` that adds what every answer has, and remembers the status."""
+    """A `send` that adds the headers which every answer has, and remembers the status."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    __slots__ = ("_headers", "_scope", "_send", "status")
+
+    def __init__(self, scope: Scope, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         self.status: int | None = None
         self._scope = scope
         self._send = send
+        self._headers = headers
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = [*message.get("headers", []), *_SECURITY]
-            names = [name for name, _ in given]
-            given += [default for default in (_STRICT, _NO_STORE) if default[0] not in names]
+            given = list(message.get("headers", []))
+            names = {name for name, _ in given}
+            given += [header for header in self._headers if header[0] not in names]
             given.append((b"x-request-id", self._scope["request_id"].encode()))
             message["headers"] = given
         await self._send(message)
 
 
 def _told(scope: Scope) -> tuple[str, int]:
-    """The request's id and the length of its body, as far as its headers say.
+    """The request's id and the length of its body, or -1 when its headers do not say.
 
     The id is the caller's own, if it is one that can be trusted in a log; or else a new one.
     """
@@ -138,6 +150,8 @@ def _told(scope: Scope) -> tuple[str, int]:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             length = int(value)
+        elif name == b"transfer-encoding":
+            length = -1
         elif name == b"x-request-id":
             given = value.decode("latin-1")
             id_ = given if _REQUEST_ID.fullmatch(given) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.relay.ingest import MAX_BODY, Ingest
-from waystation.server.asgi import Response, header, read_body
+from waystation.server.asgi import Response, read_body
 from waystation.server.front import Door
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ def hook_door(relay: Relay) -> Door:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive)
         client = scope.get("client")
-        base = relay.public_url or f"{scope['scheme']}://{header(scope, b'host') or ''}"
+        headers = _headers(scope)
+        base = relay.public_url or f"{scope['scheme']}://{headers.get('host', '')}"
         answer = await ingest.take(
             scope["method"],
             scope["path"].removeprefix(_PREFIX),
             scope["query_string"].decode("latin-1"),
-            _headers(scope),
+            headers,
             body,
             client[0] if client else "",
             base + scope["raw_path"].decode("latin-1"),
@@ -34,7 +35,7 @@ def hook_door(relay: Relay) -> Door:
         content = b"" if scope["method"] == "HEAD" else answer.body
         await Response(200, content, [(b"content-type", answer.content_type)])(send)
 
-    return Door(app, MAX_BODY, quiet=True)
+    return Door(app, MAX_BODY, programs=True)
 
 
 def _headers(scope: Scope) -> dict[str, str]:

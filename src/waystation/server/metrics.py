@@ -5,22 +5,73 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
+from collections import Counter as Counting
+from collections import defaultdict
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from waystation.errors import WaystationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from waystation.queues import Queue, Queues
     from waystation.server.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _DEPTH_SECONDS = 2.0
 _DEPTH_EVERY = 10.0
 """Counting costs, and anybody may ask."""
+
+
+class _Times:
+    """How long a route's answers took."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.buckets = [0] * (len(_BOUNDS) + 1)
+
+
+class Requests(Collector):
+    """Requests, counted on the event loop alone: without the locks that a counter has."""
+
+    def __init__(self) -> None:
+        self._counts: Counting[tuple[str, str, int]] = Counting()
+        self._times: defaultdict[str, _Times] = defaultdict(_Times)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._counts[method, route, status] += 1
+        times = self._times[route]
+        times.total += seconds
+        times.buckets[bisect_left(_BOUNDS, seconds)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        counts = CounterMetricFamily(
+            "waystation_http_requests",
+            "Requests by route and status",
+            labels=["method", "route", "status"],
+        )
+        for (method, route, status), number in self._counts.items():
+            counts.add_metric([method, route, str(status)], number)
+        yield counts
+        seconds = HistogramMetricFamily(
+            "waystation_http_request_seconds", "Time to answer", labels=["route"]
+        )
+        bounds = [*map(str, _BOUNDS), "+Inf"]
+        for route, times in self._times.items():
+            upto = list(zip(bounds, accumulate(times.buckets), strict=True))
+            seconds.add_metric([route], upto, times.total)
+        yield seconds
 
 
 class Metrics:
@@ -29,21 +80,9 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._looking = asyncio.Lock()
-        self._counted: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._look_again = 0.0
-        self.requests = Counter(
-            "waystation_http_requests",
-            "Requests by route and status",
-            ["method", "route", "status"],
-            registry=self.registry,
-        )
-        self.seconds = Histogram(
-            "waystation_http_request_seconds",
-            "Time to answer",
-            ["route"],
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
-            registry=self.registry,
-        )
+        self.requests = Requests()
+        self.registry.register(self.requests)
         self.idempotency = Counter(
             "waystation_idempotency", "Outcomes of keyed work", ["outcome"], registry=self.registry
         )
@@ -62,15 +101,6 @@ class Metrics:
             ["job"],
             registry=self.registry,
         )
-
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        told = (method, route, status)
-        found = self._counted.get(told)
-        if found is None:
-            count = self.requests.labels(method, route, str(status))
-            found = self._counted[told] = (count, self.seconds.labels(route))
-        found[0].inc()
-        found[1].observe(seconds)
 
     async def page(self, queues: Queues, supervisor: Supervisor) -> bytes:
         """Everything; the queues as they were within the last ten seconds."""

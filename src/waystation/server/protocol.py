@@ -25,10 +25,11 @@ class BoundedProtocol(HttpToolsProtocol):
     _received = 0
     _trailers = 0
     _headers = 0
+    _in_head = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
-        self._expect_headers()
+        self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
@@ -38,8 +39,9 @@ class BoundedProtocol(HttpToolsProtocol):
         waiting = self._timer
         super().data_received(data)
         if self._timer is None:
-            if not self._answering():
-                self._expect_headers()  # blank lines: they stop uvicorn's own clock
+            # An unfinished head, or blank lines, which stop uvicorn's own clock.
+            if self._in_head or not self._answering():
+                self._wait_for_headers()
         elif self._timer is waiting:
             self._received += len(data)
             if self._received > MAX_HEADERS:
@@ -50,11 +52,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._trailers = self._headers = 0
-        if self._timer is None:
-            self._expect_headers()
+        self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._timer is None:  # after the body
+        if not self._in_head:  # after the body
             self._trailers += len(name) + len(value)
             if self._trailers > MAX_HEADERS:
                 self.transport.close()
@@ -68,21 +69,27 @@ class BoundedProtocol(HttpToolsProtocol):
         self._headers_came()
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        # There is nothing of the body to wait for.
+        self.scope["whole"] = True  # type: ignore[typeddict-unknown-key]
+        super().on_message_complete()
+
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _expect_headers(self) -> None:
+    def _wait_for_headers(self) -> None:
         self._received = 0
         self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
 
     def _headers_came(self) -> None:
+        self._in_head = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _give_up(self) -> None:
         if self._answering():  # the one before is not answered yet, so this one is not read on
-            self._expect_headers()
+            self._wait_for_headers()
         else:
             self.transport.close()
 

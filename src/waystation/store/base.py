@@ -171,7 +171,7 @@ class Store(ABC):
         if token is not None and not 0 < len(token) <= 36:
             raise InvalidRequest("a transaction token has 1 to 36 characters", field="token")
         writes = [prepare(action) for action in actions]
-        if len({write.key for write in writes}) != len(writes):
+        if len({write.key.place for write in writes}) != len(writes):
             raise InvalidRequest("a transaction has at most one action per item")
         await self._transact(writes, token)
         for write in writes:

@@ -64,26 +64,32 @@ class Key(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 class IndexTemplates:
     """An index and the templates that make an item's keys in it."""
 
-    __slots__ = ("fields", "index", "pk", "sk")
+    __slots__ = ("_pk_of", "_sk_of", "fields", "index", "pk", "sk")
 
     def __init__(self, index: Index, pk: Template, sk: Template | None) -> None:
         self.index = index
         self.pk = pk
         self.sk = sk
         self.fields = frozenset(pk.fields) | frozenset(sk.fields if sk else ())
+        self._pk_of = _getter(pk.fields)
+        self._sk_of = _getter(sk.fields if sk else ())
+
+    def of(self, item: Item) -> RawItem:
+        """The index attributes of an item, or nothing when a field they need is None."""
+        return self._made(self._pk_of(item), self._sk_of(item))
 
     def render(self, fields: Mapping[str, object]) -> RawItem:
-        """The index attributes, or nothing when a field they need is None."""
-        pk_values = [fields[field] for field in self.pk.fields]
-        if None in pk_values:
+        """The index attributes of these fields."""
+        sk_fields = self.sk.fields if self.sk else ()
+        return self._made([fields[f] for f in self.pk.fields], [fields[f] for f in sk_fields])
+
+    def _made(self, pk_values: Sequence[object], sk_values: Sequence[object]) -> RawItem:
+        if None in pk_values or None in sk_values:
             return {}
         pk = self.pk.render(pk_values)
         check_key(self.index.pk, pk, MAX_PARTITION_BYTES)
         if self.sk is None or self.index.sk is None:
             return {self.index.pk.name: pk}
-        sk_values = [fields[field] for field in self.sk.fields]
-        if None in sk_values:
-            return {}
         sk = self.sk.render(sk_values)
         check_key(self.index.sk, sk, MAX_SORT_BYTES)
         return {self.index.pk.name: pk, self.index.sk.name: sk}
@@ -182,7 +188,7 @@ class Spec:
         """The attributes that are made of others: the key's and the indexes'."""
         made = key.attributes()
         for templates in self.indexes:
-            made.update(templates.render({f: getattr(item, f) for f in templates.fields}))
+            made |= templates.of(item)
         return made
 
     def rivals(self, index: Index | None) -> list[Template]:

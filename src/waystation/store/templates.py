@@ -36,9 +36,11 @@ class Template:
     """
 
     __slots__ = (
+        "_limits",
         "_literals",
         "_mark",
         "_separators",
+        "_simple",
         "_specs",
         "fields",
         "pattern",
@@ -72,8 +74,9 @@ class Template:
         self.plain = self._literals == ["", ""] and not self._specs[0]
         self._separators = [c for c in SEPARATORS if any(c in part for part in self._literals)]
         # With one separator a quick look finds it; otherwise every part is looked at closely.
-        quick = len(self._separators) == 1 and not any(self._specs)
-        self._mark = self._separators[0] if quick else ""
+        self._mark = self._separators[0] if len(self._separators) == 1 else ""
+        self._simple = len(fields) == 1 and bool(self._mark) and not self._specs[0]
+        self._limits = [10 ** int(spec[:-1]) if spec else 1 << 63 for spec in self._specs]
         self.pattern = self._compile()
 
     def _compile(self) -> re.Pattern[str]:
@@ -90,7 +93,13 @@ class Template:
             if self.plain:
                 return _plain(self.fields[0], value)
             # The most usual key: one field, and nothing wrong with it.
-            if type(value) is str and value.isascii() and value and self._mark not in value:
+            if (
+                self._simple
+                and type(value) is str
+                and value.isascii()
+                and value
+                and self._mark not in value
+            ):
                 return self._literals[0] + value + self._literals[1]
         return self.prefix(values)
 
@@ -99,8 +108,13 @@ class Template:
         text = self._literals[0]
         mark = self._mark
         for n, value in enumerate(values):
-            # The usual part in one go; _part says what is wrong with the others.
-            if type(value) is not str or not value.isascii() or not value or mark in value:
+            # The usual parts in one go; _part says what is wrong with the others.
+            spec = self._specs[n]
+            if type(value) is int and 0 <= value < self._limits[n]:
+                value = format(value, spec)
+            elif (
+                type(value) is not str or spec or not value or mark in value or not value.isascii()
+            ):
                 value = self._part(n, value)
             text += value + self._literals[n + 1]
         return text
