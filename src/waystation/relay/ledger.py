@@ -49,6 +49,7 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
     defaults: dict[str, object] = msgspec.field(default_factory=dict)
     when: Callable[[dict[str, int]], Condition] | None = None
     prepared: Write | None = None
+    multiples: dict[int, Tally] = msgspec.field(default_factory=dict)
 
     def merged(self, other: Tally) -> Tally:
         adds = dict(self.adds)
@@ -63,13 +64,18 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         )
 
     def times(self, number: int) -> Tally:
+        """So many of it at once, made once: the same tally is used again and again."""
         if number == 1:
             return self
-        adds = {field: each * number for field, each in self.adds.items()}
-        return msgspec.structs.replace(self, adds=adds, prepared=None)
+        made = self.multiples.get(number)
+        if made is None:
+            adds = {field: each * number for field, each in self.adds.items()}
+            made = msgspec.structs.replace(self, adds=adds, prepared=None, multiples={})
+            self.multiples[number] = made
+        return made
 
     def write(self) -> Write:
-        """The update, made once: the same tally is used again and again."""
+        """The update, also made once."""
         if self.prepared is None:
             self.prepared = prepare(self._action())
         return self.prepared
