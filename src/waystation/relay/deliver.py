@@ -20,7 +20,7 @@ from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webh
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
 from waystation.relay.transforms import TransformFailed, apply, stored_transform
-from waystation.store import Put, Update, add, attr, exists, key_of, partition, remove, set_to
+from waystation.store import Put, attr, exists, key_of, partition, remove, set_to
 
 if TYPE_CHECKING:
     from waystation.relay.egress import Egress
@@ -193,38 +193,19 @@ class Deliver:
                 expires = needed
                 await self._prolong(event, expires)
         after.expires_at = max(expires, delivery.expires_at)
+        event_after = msgspec.structs.replace(event)
+        _follow(event_after, delivery, status, now, expires, tried=connection is not None)
         actions: list[Action] = [
             Put(after, when=attr("claim") == delivery.claim),
-            self._event_update(event, delivery, status, now, expires, connection is not None),
+            Put(event_after, when=attr("revision") == event.revision),
         ]
         if connection is not None:
             actions.append(Put(_attempt(delivery, event, connection, reply, number, now, expires)))
         tallies = _tallies(delivery, connection, outcome, status, clock)
-        await self._ledger.write(event.user_id, actions, tallies)
+        await self._ledger.write(event.user_id, actions, tallies, event.size)
         if after.due_at is not None:
             await self._wakes.ensure(delivery.connection_id, after.due_at)
         _follow(event, delivery, status, now, expires, tried=connection is not None)
-
-    def _event_update(
-        self,
-        event: Event,
-        delivery: Delivery,
-        status: DeliveryStatus,
-        now: int,
-        expires: int,
-        tried: bool,
-    ) -> Update[Event]:
-        outcomes = _outcomes(event, delivery, status)
-        changes: list[Change] = [set_to("outcomes", written(outcomes)), add("revision", 1)]
-        if (becomes := derived(outcomes)) != event.status:
-            changes.append(set_to("status", becomes))
-        if becomes == "delivered" and event.delivered_at is None:
-            changes.append(set_to("delivered_at", now))
-        if tried:
-            changes.append(add("attempt_count", 1))
-        if expires != event.expires_at:
-            changes.append(set_to("expires_at", expires))
-        return Update(key_of(event), *changes, when=attr("revision") == event.revision)
 
     async def _prolong(self, event: Event, expires: int) -> None:
         """Keep all of an event for as long as it is being retried."""
@@ -268,7 +249,7 @@ def _outcomes(event: Event, delivery: Delivery, status: DeliveryStatus) -> Outco
 def _follow(
     event: Event, delivery: Delivery, status: DeliveryStatus, now: int, expires: int, *, tried: bool
 ) -> None:
-    """Make of the event in memory what was made of the one in the table."""
+    """Make of an event what follows from its delivery's new status."""
     outcomes = _outcomes(event, delivery, status)
     event.outcomes = written(outcomes)
     event.status = derived(outcomes)

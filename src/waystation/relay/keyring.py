@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from waystation.relay.tables import Connection, Source
 
 _MARK = "sealed:"
+_MOST_OPEN = 4_096
 OVERLAP_SECONDS = 86_400
 """How long the old secret signs along after a rotation."""
 
@@ -28,12 +30,13 @@ class OutboundSecret(msgspec.Struct):
 class Keyring:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
+        self._open = lru_cache(_MOST_OPEN)(self._open_sealed)
 
     def seal(self, value: object, context: str) -> str:
         sealed = self._vault.seal(msgspec.json.encode(value), context)
         return _MARK + base64.b64encode(sealed).decode()
 
-    def _open(self, text: str, context: str) -> bytes:
+    def _open_sealed(self, text: str, context: str) -> bytes:
         return self._vault.open(base64.b64decode(text.removeprefix(_MARK)), context)
 
     # Sources

@@ -180,13 +180,12 @@ class Relay:
             await self.wakes.expect(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
         await self.dispatch.expect(made)
         decided = self.dispatch.tallies(event, made)
-        size = 4 * (len(event.body) + len(event.headers)) + len(event.body_bytes or b"")
         for _ in range(_TRIES):
             tallies = self._tallies(known, event)
             if decided:
                 tallies = [*tallies, *decided]
             try:
-                await self.ledger.write(event.user_id, actions, tallies, size, new=True)
+                await self.ledger.write(event.user_id, actions, tallies, event.size, new=True)
             except TransactionConflict as error:
                 raise Overloaded(
                     "too many at once write for this account", retry_after=1.0

@@ -155,6 +155,11 @@ class Event(
         """The body as it came."""
         return self.body.encode() if self.body_bytes is None else self.body_bytes
 
+    @property
+    def size(self) -> int:
+        """At most how many bytes it is stored in."""
+        return 4 * (len(self.body) + len(self.headers)) + len(self.body_bytes or b"")
+
 
 class Delivery(
     Item,
