@@ -27,6 +27,7 @@ from waystation.store import numbers, values
 from waystation.store.expiry import expiry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from waystation.store.actions import Write
@@ -138,13 +139,13 @@ class Layout:
         columns = ["pk", "sk", "body", *derived]
         changed = ", ".join(f"{c}=excluded.{c}" for c in ["body", *derived])
         self.get = f"SELECT body, expires FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
+        self._find = f"(SELECT body FROM {self.quoted} WHERE pk=? AND sk=?)"  # noqa: S608
         self._put = (
             f"INSERT INTO {self.quoted} ({', '.join(columns)}) VALUES ",  # noqa: S608
             f"({', '.join('?' * len(columns))})",
             f" ON CONFLICT (pk, sk) DO UPDATE SET {changed}",
         )
         self.put = "".join(self._put)
-        self._puts = {1: self.put}
         self.delete = f"DELETE FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
         self.rederive = (
             f"UPDATE {self.quoted} SET {', '.join(f'{c}=?' for c in derived)} "  # noqa: S608
@@ -155,19 +156,25 @@ class Layout:
             "WHERE expires BETWEEN ? AND ? ORDER BY expires LIMIT ?"
         )
 
+    # Many rows are read or written in one step, because each step hands the interpreter's lock
+    # back and forth with the event loop.
+
+    def find_all(
+        self, connection: sqlite3.Connection, keys: list[Key[Any]]
+    ) -> Iterator[bytes | None]:
+        """The packed items in these places."""
+        for start in range(0, len(keys), _MOST_ROWS):
+            part = keys[start : start + _MOST_ROWS]
+            sql = "SELECT " + ", ".join([self._find] * len(part))
+            yield from connection.execute(sql, [v for k in part for v in self.key(k)]).fetchone()
+
     def put_all(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
-        """Write rows of different keys, many in one step: each step hands the interpreter's lock
-        back and forth with the event loop."""
-        at = 0
-        while at < len(rows):
-            number = min(_MOST_ROWS, 1 << ((len(rows) - at).bit_length() - 1))
-            sql = self._puts.get(number)
-            if sql is None:
-                head, values_, tail = self._put
-                sql = self._puts[number] = head + ", ".join([values_] * number) + tail
-            part = rows[at : at + number]
-            connection.execute(sql, part[0] if number == 1 else [v for row in part for v in row])
-            at += number
+        """Write rows of different keys."""
+        head, row_values, tail = self._put
+        for start in range(0, len(rows), _MOST_ROWS):
+            part = rows[start : start + _MOST_ROWS]
+            sql = head + ", ".join([row_values] * len(part)) + tail
+            connection.execute(sql, [value for row in part for value in row])
 
     def key(self, key: Key[Any]) -> tuple[Any, Any]:
         if self._numeric:

@@ -13,7 +13,7 @@ from waystation.errors import (
 )
 from waystation.store import evaluate, values
 from waystation.store.compile import Expressions
-from waystation.store.expiry import IGNORED_AFTER, is_past
+from waystation.store.expiry import IGNORED_AFTER, has_expired
 
 if TYPE_CHECKING:
     import sqlite3
@@ -65,7 +65,7 @@ class RowWrites:
     ) -> RawItem | None:
         """One write; returns the item before or after it if asked to."""
         layout = self._layouts[write.key.spec.table.name]
-        found = self._find(connection, layout, write, now)
+        [found] = self._find(connection, layout, [write], now)
         if write.condition is not None and not evaluate.holds(write.condition, found.item):
             raise failed(write, found.item)
         new: RawItem | None = None
@@ -84,7 +84,7 @@ class RowWrites:
             if row is not None:
                 self._put(connection, layout, write, row, now)
             else:
-                found = self._find(connection, layout, write, now)
+                [found] = self._find(connection, layout, [write], now)
                 self._replace(connection, layout, write, found, None, now)
 
     def transact(
@@ -103,13 +103,10 @@ class RowWrites:
                 return
         failures: list[Failure | None] = []
         steps: list[Step] = []
+        there = self._all_found(connection, pairs, now)
         for write, row in pairs:
             layout = self._layouts[write.key.spec.table.name]
-            if row is not None and write.condition is None and not layout.table.stream:
-                failures.append(None)
-                steps.append((layout, write, _UNREAD, row))  # whatever is there is replaced
-                continue
-            found = self._find(connection, layout, write, now)
+            found = there.get(id(write), _UNREAD)
             if write.condition is not None and not evaluate.holds(write.condition, found.item):
                 code = CancellationReason.CONDITION
                 failures.append((code, "the condition did not hold", found.item))
@@ -147,16 +144,28 @@ class RowWrites:
                 _record(connection, layout, body, None, now, by_ttl=True)
         return len(rows)
 
+    def _all_found(
+        self, connection: sqlite3.Connection, pairs: list[tuple[Write, Row | None]], now: int
+    ) -> dict[int, Found]:
+        """What the writes of a transaction find, unless they replace whatever is there."""
+        wanted: dict[str, list[Write]] = {}
+        for write, row in pairs:
+            table = write.key.spec.table
+            if row is None or write.condition is not None or table.stream:
+                wanted.setdefault(table.name, []).append(write)
+        return {
+            id(write): found
+            for name, writes in wanted.items()
+            for write, found in zip(
+                writes, self._find(connection, self._layouts[name], writes, now), strict=True
+            )
+        }
+
     def _find(
-        self, connection: sqlite3.Connection, layout: Layout, write: Write, now: int
-    ) -> Found:
-        row = connection.execute(layout.get, layout.key(write.key)).fetchone()
-        if row is None:
-            return _UNREAD
-        body, expires = row
-        if expires is not None and is_past(expires, now):
-            return Found(body, None)
-        return Found(body, values.unpack(body))
+        self, connection: sqlite3.Connection, layout: Layout, writes: list[Write], now: int
+    ) -> list[Found]:
+        keys = [write.key for write in writes]
+        return [_found(layout, body, now) for body in layout.find_all(connection, keys)]
 
     def _put(
         self, connection: sqlite3.Connection, layout: Layout, write: Write, row: Row, now: int
@@ -164,7 +173,7 @@ class RowWrites:
         """A put that needs to know what was there only if somebody follows the changes."""
         found = _UNREAD
         if layout.table.stream:
-            found = self._find(connection, layout, write, now)
+            [found] = self._find(connection, layout, [write], now)
         self._replace(connection, layout, write, found, row, now)
 
     def _replace(
@@ -186,6 +195,13 @@ class RowWrites:
             return
         if layout.table.stream and body != found.body:
             _record(connection, layout, found.body, body, now, by_ttl=False)
+
+
+def _found(layout: Layout, body: bytes | None, now: int) -> Found:
+    if body is None:
+        return _UNREAD
+    item = values.unpack(body)
+    return Found(body, None if has_expired(layout.table, item, now) else item)
 
 
 def _record(
