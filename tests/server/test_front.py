@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import pytest
 from tests.support.site import Site, listening
 from waystation.errors import NotFound, StoreUnavailable, TooManyRequests
 from waystation.server import asgi, protocol
-from waystation.server.asgi import Response, read_body
+from waystation.server.asgi import Request, Response
 from waystation.server.front import Door, Front
 from waystation.server.logs import JsonFormatter
 from waystation.server.metrics import Metrics
@@ -27,32 +28,45 @@ if TYPE_CHECKING:
 class Doors:
     """Handlers that go wrong in their own ways."""
 
-    async def echo(self, scope: Any, receive: Any, send: Any) -> None:
-        await Response(200, await read_body(receive), [(b"content-type", b"text/plain")])(send)
+    async def echo(self, request: Request) -> Response:
+        return Response(200, request.body, [(b"content-type", b"text/plain")])
 
-    async def broken(self, scope: Any, receive: Any, send: Any) -> None:
+    async def broken(self, request: Request) -> Response:
         raise ZeroDivisionError("the secret is ws_live_abcdefgh")
 
-    async def absent(self, scope: Any, receive: Any, send: Any) -> None:
+    async def absent(self, request: Request) -> Response:
         raise NotFound("not here")
 
-    async def busy(self, scope: Any, receive: Any, send: Any) -> None:
+    async def busy(self, request: Request) -> Response:
         raise TooManyRequests("slowly", retry_after=1.2)
 
-    async def down(self, scope: Any, receive: Any, send: Any) -> None:
+    async def down(self, request: Request) -> Response:
         raise StoreUnavailable("disk of host-7 is gone")
 
-    async def late(self, scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        raise ZeroDivisionError
+
+async def api(scope: Any, receive: Any, send: Any) -> None:
+    if scope["path"] != "/late":
+        raise NotFound("not here")
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    raise ZeroDivisionError
 
 
-@pytest.fixture
-async def url() -> AsyncIterator[str]:
+def front() -> Front:
     doors = Doors()
-    names = ("echo", "broken", "absent", "busy", "down", "late")
+    names = ("echo", "broken", "absent", "busy", "down")
     made = {name: Door(getattr(doors, name), max_body=1000) for name in names}
-    async with listening(Front(made, doors.absent, Metrics())) as url:
+    return Front(made, api, Metrics())
+
+
+@pytest.fixture(params=["directly", "through ASGI"])
+async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """Doors are reached both ways, and behave the same."""
+    made = front()
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        await made(scope, receive, send)
+
+    async with listening(made if request.param == "directly" else wrapped) as url:
         yield url
 
 
@@ -222,6 +236,84 @@ async def test_a_connection_is_used_again(url: str) -> None:
     two = request("/echo", b"two")
     answer = await raw(url, one + two)
     assert answer.count(b"HTTP/1.1 200") == 2
+
+
+async def test_requests_at_once_are_answered_in_their_order(url: str) -> None:
+    paths = [f"/echo/{n}" if n % 3 else "/nowhere" for n in range(20)]
+    bodies = [b"<%d>" % n for n in range(20)]
+    made = [request(*pair) for pair in zip(paths, bodies, strict=True)]
+    kept = [one.replace(b"Connection: close\r\n", b"") for one in made[:-1]]
+    answer = await raw(url, b"".join([*kept, made[-1]]))
+    assert answer.count(b"HTTP/1.1 ") == 20
+    wanted = [body for path, body in zip(paths, bodies, strict=True) if path != "/nowhere"]
+    assert re.findall(rb"<\d+>", answer) == wanted
+
+
+async def test_head_gets_the_headers_alone(url: str) -> None:
+    head, _, body = (await raw(url, request("/echo", b"hello", method=b"HEAD"))).partition(
+        b"\r\n\r\n"
+    )
+    assert b"content-length: 5" in head
+    assert body == b""
+
+
+async def test_an_old_callers_connection_is_closed(url: str) -> None:
+    old = b"POST /echo HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc"
+    assert (await raw(url, old)).endswith(b"abc")
+
+
+async def test_a_caller_who_waits_to_be_asked_for_the_body_is_asked(url: str) -> None:
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    whole = request("/echo", b"hello", b"Expect: 100-continue")
+    writer.write(whole.removesuffix(b"hello"))
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+    writer.write(b"hello")
+    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"hello")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_what_was_begun_is_answered_before_the_server_ends() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(asked: Request) -> Response:
+        begun.set()
+        await go_on.wait()
+        return Response(200, b"done")
+
+    async with listening(Front({"slow": Door(slow)}, api, Metrics())) as url:
+        kept = request("/slow").replace(b"Connection: close\r\n", b"")
+        asking = asyncio.create_task(raw(url, kept))
+        await begun.wait()
+        asyncio.get_running_loop().call_soon(go_on.set)
+    answer = await asking
+    assert b"connection: close" in answer
+    assert answer.endswith(b"done")
+
+
+async def test_a_door_knows_who_asks_for_what() -> None:
+    seen: list[Request] = []
+
+    async def note(asked: Request) -> Response:
+        seen.append(asked)
+        return Response(200)
+
+    made = Front({"note": Door(note, max_body=10)}, api, Metrics())
+    sent = request("/note/a%20b?x=%31&y", b"abc", b"X-Two: 1", b"x-two: 2")
+    async with listening(made) as url:
+        await raw(url, sent)
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        await made(scope, receive, send)
+
+    async with listening(wrapped) as url:
+        await raw(url, sent)
+    directly, through_asgi = seen
+    directly.id = through_asgi.id
+    assert directly == through_asgi
+    assert (directly.path, directly.query) == ("/note/a b", b"x=%31&y")
+    assert directly.headers[-2:] == [(b"x-two", b"1"), (b"x-two", b"2")]
 
 
 async def test_a_caller_who_leaves_is_nobodys_fault(

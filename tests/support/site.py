@@ -114,6 +114,7 @@ async def listening(app: App) -> AsyncIterator[str]:
             log_config=None,
             access_log=False,
             http=BoundedProtocol,
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
         config.load()

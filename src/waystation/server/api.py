@@ -84,7 +84,8 @@ def _hidden() -> Router:
 
 
 def _failed(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    document, headers = explained(error, request.scope)  # type: ignore[arg-type]
+    scope: Any = request.scope
+    document, headers = explained(error, scope.get("request_id", ""), scope["path"])
     return _response(request, document, headers)
 
 

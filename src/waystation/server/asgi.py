@@ -30,6 +30,34 @@ class CallerGone(Exception):
     """There is nobody to answer any more."""
 
 
+class Request(msgspec.Struct):
+    """A request with its whole body. Header names are in lower case."""
+
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    scheme: str
+    client: str
+    body: bytes = b""
+    id: str = ""
+
+
+def request_of(scope: Scope) -> Request:
+    """A request whose body is yet to be read."""
+    client = scope.get("client")
+    return Request(
+        method=scope["method"],
+        path=scope["path"],
+        raw_path=scope["raw_path"],
+        query=scope["query_string"],
+        headers=scope["headers"],
+        scheme=scope["scheme"],
+        client=client[0] if client else "",
+    )
+
+
 class Response(msgspec.Struct, frozen=True):
     """A whole answer."""
 
@@ -54,10 +82,10 @@ def json_response(status: int, value: object) -> Response:
 
 
 def problem_response(
-    document: problems.Problem, scope: Scope, headers: dict[str, str] | None = None
+    document: problems.Problem, request_id: str, headers: dict[str, str]
 ) -> Response:
-    more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    body = problems.encode(document, scope.get("request_id"))
+    more = [(name.encode(), value.encode()) for name, value in headers.items()]
+    body = problems.encode(document, request_id)
     return Response(document.status, body, [(b"content-type", problems.JSON), *more])
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.errors import NotFound, WaystationError
 from waystation.server import metrics, openapi
-from waystation.server.asgi import Response, json_response
+from waystation.server.asgi import Request, Response, json_response
 from waystation.server.front import Door
 from waystation.store.feed import Checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from litestar import Litestar
 
-    from waystation.server.asgi import App, Receive, Scope, Send
     from waystation.server.runtime import Runtime
 
 _CHECK_SECONDS = 3.0
@@ -71,9 +72,9 @@ class Health:
 def health_doors(runtime: Runtime) -> dict[str, Door]:
     health = Health(runtime)
     return {
-        "healthz": Door(_page("/healthz", health.live), programs=True),
-        "readyz": Door(_page("/readyz", health.ready), programs=True),
-        "metrics": Door(_page("/metrics", health.metrics), programs=True),
+        "healthz": _page("/healthz", health.live, programs=True),
+        "readyz": _page("/readyz", health.ready, programs=True),
+        "metrics": _page("/metrics", health.metrics, programs=True),
     }
 
 
@@ -97,23 +98,22 @@ def description_doors(api: Litestar) -> dict[str, Door]:
         return await description("html")
 
     return {
-        "openapi.json": Door(_page("/openapi.json", for_programs)),
-        "docs": Door(_page("/docs", for_people)),
+        "openapi.json": _page("/openapi.json", for_programs),
+        "docs": _page("/docs", for_people),
     }
 
 
-def _page(path: str, answer: Any) -> App:
-    """An ASGI app that answers GET at one path."""
+def _page(path: str, answer: Callable[[], Awaitable[Response]], *, programs: bool = False) -> Door:
+    """A door that answers GET at one path."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].rstrip("/") != path:
+    async def handle(request: Request) -> Response:
+        if request.path.rstrip("/") != path:
             raise NotFound("there is nothing here")
-        if scope["method"] not in ("GET", "HEAD"):
-            await Response(405, headers=[(b"allow", b"GET, HEAD")])(send)
-            return
-        response: Response = await answer()
-        if scope["method"] == "HEAD":
-            response = Response(response.status, headers=response.headers)
-        await response(send)
+        if request.method not in ("GET", "HEAD"):
+            return Response(405, headers=[(b"allow", b"GET, HEAD")])
+        response = await answer()
+        if request.method == "HEAD":
+            return Response(response.status, headers=response.headers)
+        return response
 
-    return app
+    return Door(handle, programs=programs)

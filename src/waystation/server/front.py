@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,10 +23,14 @@ from waystation.server.asgi import (
     BodyTooSlow,
     CallerGone,
     Receive,
+    Request,
+    Response,
     Scope,
     Send,
     bounded,
     problem_response,
+    read_body,
+    request_of,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +42,10 @@ log = logging.getLogger("waystation.access")
 errors_log = logging.getLogger(__name__)
 
 API_BODY = 1024 * 1024
+_NOBODY_HEARD = 499
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}")
+
+Headers = list[tuple[bytes, bytes]]
 
 _FOR_PROGRAMS = [
     (b"x-content-type-options", b"nosniff"),
@@ -53,13 +61,13 @@ _FOR_BROWSERS = [
 
 
 class Door(msgspec.Struct, frozen=True):
-    """A bare ASGI handler for all paths that begin with one segment.
+    """What answers all paths that begin with one segment.
 
     One for `programs` is used so often that its requests are not logged, and its answers have no
     headers that only browsers heed.
     """
 
-    app: App
+    handle: Callable[[Request], Awaitable[Response]]
     max_body: int = 0
     programs: bool = False
 
@@ -68,90 +76,123 @@ class Front:
     """Sends requests to a door by their first segment, or else to the API."""
 
     def __init__(self, doors: Mapping[str, Door], api: App, metrics: Metrics) -> None:
-        self._doors = doors
-        self._api = Door(api, API_BODY)
+        self.doors = doors
+        self._api = api
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served here")
-        begun = time.perf_counter()
         segment = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
-        door = self._doors.get(segment, self._api)
-        scope["request_id"], length = _told(scope)
-        answer = _Answer(scope, send, _FOR_PROGRAMS if door.programs else _FOR_BROWSERS)
-        try:
-            await self._enter(door, length, scope, receive, answer)
-        finally:
-            self._account(scope, segment, door, answer, time.perf_counter() - begun)
+        door = self.doors.get(segment)
+        if door is None:
+            await self._pass_on(scope, receive, send)
+            return
+        limited = bounded(receive, door.max_body)
+        response = await self.answer(segment, request_of(scope), lambda: read_body(limited))
+        await response(send)
 
-    async def _enter(
-        self, door: Door, length: int, scope: Scope, receive: Receive, answer: _Answer
-    ) -> None:
+    async def answer(
+        self,
+        segment: str,
+        request: Request,
+        read: Callable[[], Awaitable[bytes]] | None = None,
+    ) -> Response:
+        """A door's answer. `read` gets the request's body if it has none yet."""
+        begun = time.perf_counter()
+        door = self.doors[segment]
+        request.id, length = _told(request.headers)
         try:
             if length > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
-            if length < 0 or not scope.get("whole"):
-                receive = bounded(receive, door.max_body)
-            await door.app(scope, receive, answer)
+            if read is not None:
+                request.body = await read()
+            response = await door.handle(request)
+        except CallerGone:
+            response = Response(_NOBODY_HEARD)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            document, headers = explained(error, request.id, request.path, door.max_body)
+            response = problem_response(document, request.id, headers)
+        seconds = time.perf_counter() - begun
+        self._metrics.requests.observe(request.method, f"/{segment}", response.status, seconds)
+        if not door.programs:
+            _log(request.method, request.path, response.status, seconds, request.id, None)
+        common = _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
+        return Response(
+            response.status, response.body, _completed(response.headers, common, request.id)
+        )
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the API answer."""
+        begun = time.perf_counter()
+        scope["request_id"], length = _told(scope["headers"])
+        answer = _Answer(scope, send)
+        try:
+            if length > API_BODY:
+                raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
+            await self._api(scope, bounded(receive, API_BODY), answer)
         except CallerGone:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-            document, headers = explained(error, scope, door.max_body)
+            id_ = scope["request_id"]
+            document, headers = explained(error, id_, scope["path"], API_BODY)
             if answer.status is None:
-                await problem_response(document, scope, headers)(answer)
+                await problem_response(document, id_, headers)(answer)
+        finally:
+            seconds = time.perf_counter() - begun
+            route = scope.get("path_template") or "other"
+            status = answer.status or _NOBODY_HEARD
+            self._metrics.requests.observe(scope["method"], route, status, seconds)
+            account = scope.get("account")
+            _log(scope["method"], scope["path"], status, seconds, scope["request_id"], account)
 
-    def _account(
-        self, scope: Scope, segment: str, door: Door, answer: _Answer, seconds: float
-    ) -> None:
-        route = f"/{segment}" if door is not self._api else scope.get("path_template") or "other"
-        status = answer.status or 499
-        self._metrics.requests.observe(scope["method"], route, status, seconds)
-        if not door.programs:
-            fields: dict[str, Any] = {
-                "method": scope["method"],
-                "path": scope["path"][:500],
-                "status": status,
-                "ms": round(seconds * 1000, 2),
-                "request_id": scope["request_id"],
-                "account": scope.get("account"),
-            }
-            log.info("request", extra={"fields": fields})
+
+def _log(
+    method: str, path: str, status: int, seconds: float, request_id: str, account: str | None
+) -> None:
+    fields: dict[str, Any] = {
+        "method": method,
+        "path": path[:500],
+        "status": status,
+        "ms": round(seconds * 1000, 2),
+        "request_id": request_id,
+        "account": account,
+    }
+    log.info("request", extra={"fields": fields})
+
+
+def _completed(given: Headers, common: Headers, request_id: str) -> Headers:
+    """An answer's headers with those that every answer has."""
+    names = {name for name, _ in given}
+    more = [header for header in common if header[0] not in names]
+    return [*given, *more, (b"x-request-id", request_id.encode())]
 
 
 class _Answer:
     """A `send` that adds the headers which every answer has, and remembers the status."""
 
-    __slots__ = ("_headers", "_scope", "_send", "status")
-
-    def __init__(self, scope: Scope, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         self.status: int | None = None
         self._scope = scope
         self._send = send
-        self._headers = headers
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             given = list(message.get("headers", []))
-            names = {name for name, _ in given}
-            given += [header for header in self._headers if header[0] not in names]
-            given.append((b"x-request-id", self._scope["request_id"].encode()))
-            message["headers"] = given
+            message["headers"] = _completed(given, _FOR_BROWSERS, self._scope["request_id"])
         await self._send(message)
 
 
-def _told(scope: Scope) -> tuple[str, int]:
-    """The request's id and the length of its body, or -1 when its headers do not say.
+def _told(headers: Headers) -> tuple[str, int]:
+    """The request's id and the length of its body, as far as its headers say.
 
     The id is the caller's own, if it is one that can be trusted in a log; or else a new one.
     """
     id_, length = "", 0
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name == b"content-length" and value.isdigit():
             length = int(value)
-        elif name == b"transfer-encoding":
-            length = -1
         elif name == b"x-request-id":
             given = value.decode("latin-1")
             id_ = given if _REQUEST_ID.fullmatch(given) else ""
@@ -159,7 +200,7 @@ def _told(scope: Scope) -> tuple[str, int]:
 
 
 def explained(
-    error: Exception, scope: Scope, max_body: int = 0
+    error: Exception, request_id: str, path: str, max_body: int = 0
 ) -> tuple[problems.Problem, dict[str, str]]:
     """The answer to a request that failed. Our own faults are logged, and told without detail."""
     close = {"connection": "close"}
@@ -181,6 +222,6 @@ def explained(
     if isinstance(error, Overloaded):
         errors_log.warning("a request was refused: %s", error)
         return found or (problems.problem(503, "try again in a moment"), {})
-    fields = {"request_id": scope["request_id"], "path": scope["path"][:500]}
+    fields = {"request_id": request_id, "path": path[:500]}
     errors_log.error("a request failed", exc_info=error, extra={"fields": fields})
     return found or (problems.problem(500, "something went wrong on our side"), {})

@@ -1,16 +1,15 @@
-"""The hot door of the relay, in bare ASGI."""
+"""The door that webhooks come in by."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from waystation.relay.ingest import MAX_BODY, Ingest
-from waystation.server.asgi import Response, read_body
+from waystation.server.asgi import Request, Response
 from waystation.server.front import Door
 
 if TYPE_CHECKING:
     from waystation.relay.service import Relay
-    from waystation.server.asgi import Receive, Scope, Send
 
 _PREFIX = "/in/"
 
@@ -18,30 +17,28 @@ _PREFIX = "/in/"
 def hook_door(relay: Relay) -> Door:
     ingest = Ingest(relay)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
-        client = scope.get("client")
-        headers = _headers(scope)
-        base = relay.public_url or f"{scope['scheme']}://{headers.get('host', '')}"
+    async def handle(request: Request) -> Response:
+        headers = _headers(request)
+        base = relay.public_url or f"{request.scheme}://{headers.get('host', '')}"
         answer = await ingest.take(
-            scope["method"],
-            scope["path"].removeprefix(_PREFIX),
-            scope["query_string"].decode("latin-1"),
+            request.method,
+            request.path.removeprefix(_PREFIX),
+            request.query.decode("latin-1"),
             headers,
-            body,
-            client[0] if client else "",
-            base + scope["raw_path"].decode("latin-1"),
+            request.body,
+            request.client,
+            base + request.raw_path.decode("latin-1"),
         )
-        content = b"" if scope["method"] == "HEAD" else answer.body
-        await Response(200, content, [(b"content-type", answer.content_type)])(send)
+        content = b"" if request.method == "HEAD" else answer.body
+        return Response(200, content, [(b"content-type", answer.content_type)])
 
-    return Door(app, MAX_BODY, programs=True)
+    return Door(handle, MAX_BODY, programs=True)
 
 
-def _headers(scope: Scope) -> dict[str, str]:
-    """Header names in lower case; those that come several times are one, with commas."""
+def _headers(request: Request) -> dict[str, str]:
+    """Headers that come several times are one, with commas."""
     found: dict[str, str] = {}
-    for name, value in scope["headers"]:
+    for name, value in request.headers:
         key = name.decode("latin-1")
         try:
             text = value.decode()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import Any
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-if TYPE_CHECKING:
-    import asyncio
+from waystation.server.asgi import Request, Response
+from waystation.server.front import Front
 
 MAX_HEADERS = 64 * 1024
 HEADER_SECONDS = 15.0
@@ -18,14 +21,34 @@ _TOO_LARGE = (
 )
 
 
+class _Exchange:
+    """A request that a door is answering: what uvicorn wants to know of one."""
+
+    __slots__ = ("disconnected", "keep_alive", "response_complete")
+
+    message_event = asyncio.Event()
+    """Nobody waits for it: the whole request is here."""
+
+    def __init__(self, *, keep_alive: bool) -> None:
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+
+
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes connections whose headers are too large or do not come."""
+    """Closes connections whose headers are too large or do not come.
+
+    A request for a door whose last byte has come with its first goes to the door directly. All
+    others go through ASGI, where bodies are read in pieces and in time.
+    """
 
     _timer: asyncio.TimerHandle | None = None
     _received = 0
     _trailers = 0
     _headers = 0
     _in_head = False
+    _held = False
+    """Whether the head is complete, and we wait to see if all of the request is here."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
@@ -38,6 +61,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         waiting = self._timer
         super().data_received(data)
+        if self._held:
+            self._held = False
+            if not self.transport.is_closing():
+                self._pass_on()
         if self._timer is None:
             # An unfinished head, or blank lines, which stop uvicorn's own clock.
             if self._in_head or not self._answering():
@@ -50,7 +77,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._pieces: list[bytes] = []
         self._trailers = self._headers = 0
         self._in_head = True
 
@@ -67,12 +97,99 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_came()
-        super().on_headers_complete()
+        self._url = httptools.parse_url(self.url)
+        self._path = self._url.path.decode("ascii")
+        self._held = True
+
+    def on_body(self, body: bytes) -> None:
+        if self._held:
+            self._pieces.append(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
-        # There is nothing of the body to wait for.
-        self.scope["whole"] = True  # type: ignore[typeddict-unknown-key]
-        super().on_message_complete()
+        if not self._held:
+            super().on_message_complete()
+            return
+        self._held = False
+        segment = self._path.split("/", 2)[1] if self._path.startswith("/") else ""
+        if self._may_answer(segment):
+            self._answer(segment)
+        else:
+            self._pass_on()
+            super().on_message_complete()
+
+    def _may_answer(self, segment: str) -> bool:
+        """Whether a door may answer directly: in its turn, and with none of what needs ASGI."""
+        front = self.app
+        most = self.limit_concurrency or 1 << 30
+        return (
+            isinstance(front, Front)
+            and segment in front.doors
+            and not self._answering()
+            and sum(map(len, self._pieces)) <= front.doors[segment].max_body
+            and max(len(self.connections), len(self.tasks)) < most
+        )
+
+    def _pass_on(self) -> None:
+        """Have ASGI answer."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        super().on_headers_complete()
+        for piece in self._pieces:
+            super().on_body(piece)
+
+    def _answer(self, segment: str) -> None:
+        path = self._path
+        request = Request(
+            method=self.parser.get_method().decode("ascii"),
+            path=unquote(path) if "%" in path else path,
+            raw_path=self._url.path,
+            query=self._url.query or b"",
+            headers=self.headers,
+            scheme=self.scheme or "http",
+            client=self.client[0] if self.client else "",
+            body=b"".join(self._pieces),
+        )
+        version = self.parser.get_http_version()
+        exchange = _Exchange(keep_alive=version != "1.0" and self.parser.should_keep_alive())
+        self.cycle = exchange  # type: ignore[assignment]
+        task = self.loop.create_task(self._exchange(segment, request, exchange))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _exchange(self, segment: str, request: Request, exchange: _Exchange) -> None:
+        try:
+            front: Any = self.app
+            response = await front.answer(segment, request)
+            if self.flow.write_paused and not exchange.disconnected:
+                await self.flow.drain()
+            if not exchange.disconnected:
+                self.transport.write(self._rendered(request, response, exchange))
+        except BaseException:
+            exchange.keep_alive = False
+            raise
+        finally:
+            exchange.response_complete = True
+            if not exchange.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
+
+    def _rendered(self, request: Request, response: Response, exchange: _Exchange) -> bytes:
+        headers = [
+            *self.server_state.default_headers,
+            *response.headers,
+            (b"content-length", b"%d" % len(response.body)),
+        ]
+        if (b"connection", b"close") in headers:
+            exchange.keep_alive = False
+        elif not exchange.keep_alive:
+            headers.append((b"connection", b"close"))
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        body = b"" if request.method == "HEAD" else response.body
+        return b"".join([STATUS_LINE[response.status], *lines, b"\r\n", body])
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
