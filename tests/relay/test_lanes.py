@@ -11,6 +11,8 @@ from tests.support.receiver import Reaction, Receiver, receiving
 from waystation.relay.tables import Connection, Delivery
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.relay.hub import Hub
 
 
@@ -229,3 +231,27 @@ async def test_counters_of_a_connection(hub: Hub, receiver: Receiver) -> None:
     stored = await hub.relay.store.get(Connection.key(source, connection["id"]))
     assert stored is not None
     assert stored.failure_streak == 1
+
+
+async def test_a_duplicate_does_not_count_towards_the_rate(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source(dedupe={"mode": "fields", "fields": ["$.n"]})
+    await hub.connect(source, receiver.url, rate_limit={"count": 2, "seconds": 60})
+    for _ in range(5):
+        await hub.sent(source, b'{"n": 1}')
+    await hub.sent(source, b'{"n": 2}')
+    assert len(receiver.got) == 2
+
+
+async def test_a_paused_connection_is_not_looked_at_for_every_event(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await hub.source()
+    connection = await hub.connect(source, receiver.url)
+    await hub.sent(source)
+    await hub.patch(connection, status="paused")
+    await hub.sent(source)
+    kicked: list[str] = []
+    monkeypatch.setattr(hub.worker, "kick", kicked.append)
+    for _ in range(5):
+        await hub.sent(source)
+    assert kicked == []

@@ -17,7 +17,7 @@ from waystation.relay.states import own_event
 from waystation.relay.tables import Attempt, Delivery, Event, Wake
 from waystation.relay.wakes import Wakes
 from waystation.relay.worker import EventRef, Worker
-from waystation.store import Put, absent
+from waystation.store import Put, absent, exists, key_of, remove, set_to
 
 if TYPE_CHECKING:
     import pytest
@@ -47,7 +47,9 @@ async def test_an_event_between_two_steps_is_handed_on(hub: Hub, receiver: Recei
     await hub.settle()
     assert receiver.got == []
     await hub.later(31)
-    assert (await hub.statuses(event_id))[0] == "delivered"
+    event = await hub.event(event_id)
+    assert event["status"] == "delivered"
+    assert event["processed_at"] is not None
 
 
 async def test_an_event_whose_process_ended_before_the_first_attempt_is_delivered(
@@ -90,6 +92,81 @@ async def test_a_refused_event_takes_no_place_in_a_lane(
     await hub.sent(source)
     assert hub.relay.lanes.running == 0
     assert len(receiver.got) == 1
+
+
+async def test_an_event_whose_deliveries_cannot_be_made_is_kept(
+    hub: Hub, receiver: Receiver
+) -> None:
+    """Somebody else has written into the table what we would not."""
+    source = await hub.source()
+    for _ in range(2):
+        await hub.connect(source, receiver.url, concurrency=1)
+    connections = await hub.relay.directory.list_connections(source)
+    await hub.patch({"id": connections[1].connection_id}, status="paused")
+    broken = set_to("retry_config", "{")
+    await hub.relay.store.update(key_of(connections[1]), broken, when=exists())
+    hub.relay.directory.forget(source)
+    event_id = await hub.sent(source)
+    assert hub.relay.lanes.running == 0
+    await hub.relay.store.update(key_of(connections[1]), remove("retry_config"), when=exists())
+    hub.relay.directory.forget(source)
+    await hub.later(31)
+    assert await hub.statuses(event_id) == ["processing", "delivered", "pending"]
+
+
+async def test_an_event_that_waits_for_its_lane_does_not_miss_its_turn(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane is free again, and was looked at, before the event is written."""
+    source = await hub.source()
+    await hub.connect(source, receiver.url, concurrency=1)
+    receiver.gate = asyncio.Event()
+    await hub.send(source)
+    written, go_on = asyncio.Event(), asyncio.Event()
+    write = hub.relay.ledger.write
+
+    async def slow(*given: Any, **more: Any) -> None:
+        if more.get("new"):
+            written.set()
+            await go_on.wait()
+        await write(*given, **more)
+
+    monkeypatch.setattr(hub.relay.ledger, "write", slow)
+    sending = asyncio.create_task(hub.send(source))
+    await written.wait()
+    receiver.gate.set()
+    await hub.worker.finish()
+    go_on.set()
+    event_id = (await sending).json["id"]
+    await hub.settle()
+    assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_at_the_end_attempts_are_finished(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    receiver.gate = asyncio.Event()
+    answer = await hub.send(source)
+    ending = asyncio.create_task(hub.worker.end(10))
+    receiver.gate.set()
+    await ending
+    assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
+
+
+async def test_at_the_end_attempts_that_take_too_long_are_left_to_others(
+    hub: Hub, receiver: Receiver
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    receiver.gate = asyncio.Event()
+    answer = await hub.send(source)
+    await hub.worker.end(0.01)
+    assert hub.relay.lanes.running == 0
+    assert (await hub.event(answer.json["id"]))["attempts"] == 0
+    receiver.gate.set()
+    for _ in range(3):
+        await hub.later(31)
+    assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
 
 
 async def test_a_delivery_whose_worker_died_is_taken_over(hub: Hub, receiver: Receiver) -> None:
@@ -293,6 +370,23 @@ async def test_a_retry_is_in_time_though_a_look_came_before_it_was_written(
     receiver.work()
     await hub.later(1)
     assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_what_is_known_of_a_wake_is_not_believed_for_long(hub: Hub) -> None:
+    """Another process may have taken it sooner, and seen it go."""
+    ours, theirs = hub.relay.wakes, Wakes(hub.relay.store)
+    start = int(hub.clock() * 1000)
+    await ours.ensure("conn_x", start + 3_600_000)
+    await theirs.ensure("conn_x", start)
+    for _ in range(2):
+        [due] = await theirs.due(10, set())
+        held = await theirs.take(due)
+        assert held is not None
+        await theirs.settle(held, None)
+        hub.clock.advance(61)
+    assert (await hub.relay.store.scan(Wake)).items == []
+    await ours.expect("conn_x", start + 3_700_000)
+    assert len((await hub.relay.store.scan(Wake)).items) == 1
 
 
 async def test_two_do_not_take_one_wake(hub: Hub) -> None:

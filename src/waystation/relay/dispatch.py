@@ -48,7 +48,7 @@ class Dispatch:
         outcomes = _with(outcomes_of(event), made)
         event.outcomes, event.status = written(outcomes), derived(outcomes)
         event.processed_at = event.received_at
-        event.expires_at = self._kept_until(event, made, connections)
+        event.expires_at = max(delivery.expires_at for delivery in made)
         event.revision = 1
         return made
 
@@ -56,9 +56,10 @@ class Dispatch:
         """The deliveries of an event that was written without; none if somebody else was
         quicker."""
         made = self._made(event, connections, None)
-        kept_until = self._kept_until(event, made, connections)
-        changes = [remove("todo"), set_to("processed_at", self._now())]
-        if kept_until != event.expires_at:
+        event.processed_at = self._now()
+        changes = [remove("todo"), set_to("processed_at", event.processed_at)]
+        kept_until = max((delivery.expires_at for delivery in made), default=0)
+        if kept_until > event.expires_at:
             changes.append(set_to("expires_at", kept_until))
             event.expires_at = kept_until
         return made if await self._write(event, made, changes) else []
@@ -82,58 +83,47 @@ class Dispatch:
         log.warning("event %s changes too often to be replayed now", event.event_id)
         return []
 
-    def _kept_until(
-        self, event: Event, made: list[Delivery], connections: Sequence[Connection]
-    ) -> int:
-        """What must wait is kept for as long as all its attempts would take, and a day."""
-        waiting = {d.connection_id for d in made if d.lane is not None and d.claim is None}
-        if not waiting:
-            return event.expires_at
-        spans = [
-            remaining(stored_delays(c.retry_config), 0)
-            for c in connections
-            if c.connection_id in waiting
-        ]
-        needed = int(self._store.clock() + max(spans)) + GRACE_SECONDS
-        kept_until = max(event.expires_at, needed)
-        for delivery in made:
-            delivery.expires_at = kept_until
-        return kept_until
-
     def _made(
         self, event: Event, connections: Sequence[Connection], replay_id: str | None
     ) -> list[Delivery]:
         now = self._now()
-        made = []
-        for connection in connections:
-            status, error = _wanted(connection, event)
-            delivery = Delivery(
-                event_id=event.event_id,
-                delivery_id=delivery_id(event.event_id, connection.connection_id, replay_id),
-                connection_id=connection.connection_id,
-                source_id=event.source_id,
-                user_id=event.user_id,
-                received_at=event.received_at,
-                replay_id=replay_id,
-                status=status,
-                error=error,
-                created_at=now,
-                updated_at=now,
-                expires_at=event.expires_at,
-            )
-            if status == "pending":
-                delivery.lane, delivery.due_at = connection.connection_id, now
-                if replay_id is None:
-                    self._claim(delivery, connection, now)
-            made.append(delivery)
+        made: list[Delivery] = []
+        try:
+            for connection in connections:
+                status, error = _wanted(connection, event)
+                delivery = Delivery(
+                    event_id=event.event_id,
+                    delivery_id=delivery_id(event.event_id, connection.connection_id, replay_id),
+                    connection_id=connection.connection_id,
+                    source_id=event.source_id,
+                    user_id=event.user_id,
+                    received_at=event.received_at,
+                    replay_id=replay_id,
+                    status=status,
+                    error=error,
+                    created_at=now,
+                    updated_at=now,
+                    expires_at=event.expires_at,
+                )
+                made.append(delivery)
+                if status == "pending":
+                    delivery.lane, delivery.due_at = connection.connection_id, now
+                    if replay_id is None:
+                        self._claim(delivery, connection, now)
+            if replay_id is None:
+                _keep_longer(made, connections, self._store.clock())
+        except BaseException:
+            self.release(made)
+            raise
         return made
 
     def _claim(self, delivery: Delivery, connection: Connection, now: int) -> None:
-        """A delivery is ours at once if its lane has room, and else waits behind the others."""
+        """A delivery is ours at once if its lane has room, and else waits behind the others. Where
+        the rate is limited it always waits there: it is counted only once it is written."""
         if connection.status != "active":
             return
         lane = self._lanes.of(connection)
-        if lane.backlog or not self._lanes.reserve(connection):
+        if lane.backlog or connection.rate_limit is not None or not self._lanes.reserve(connection):
             lane.backlog = True
             return
         delivery.claim = nanoid()
@@ -201,6 +191,20 @@ def _unchanged(event: Event) -> Condition:
     if event.revision:
         return revision == event.revision
     return exists() & (revision.absent() | (revision == 0))
+
+
+def _keep_longer(made: list[Delivery], connections: Sequence[Connection], now: float) -> None:
+    """What must wait is kept for as long as all its attempts would take, and a day."""
+    waiting = {d.connection_id for d in made if d.lane is not None and d.claim is None}
+    spans = [
+        remaining(stored_delays(c.retry_config), 0)
+        for c in connections
+        if c.connection_id in waiting
+    ]
+    if spans:
+        needed = int(now + max(spans)) + GRACE_SECONDS
+        for delivery in made:
+            delivery.expires_at = max(delivery.expires_at, needed)
 
 
 def _with(outcomes: Outcomes, made: list[Delivery]) -> Outcomes:

@@ -63,9 +63,15 @@ class Lanes:
             lane = self._lanes[connection.connection_id] = Lane(connection.failure_streak)
         return lane
 
-    def has_backlog(self, connection_id: str) -> bool:
+    def __contains__(self, connection_id: str) -> bool:
+        """Whether we work for a connection."""
+        return connection_id in self._lanes
+
+    def forget(self, connection_id: str) -> None:
+        """The connection is paused: its deliveries need not be looked at."""
         lane = self._lanes.get(connection_id)
-        return lane is not None and lane.backlog
+        if lane is not None and not lane.running:
+            del self._lanes[connection_id]
 
     def current(self, connection: Connection) -> Lane:
         """The lane of a connection that was just read: somebody may have seen to its endpoint."""

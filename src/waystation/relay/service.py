@@ -159,7 +159,12 @@ class Relay:
         if self.begin is None:
             event.todo = event.source_id
             return []
-        return self.dispatch.planned(event, connections)
+        try:
+            return self.dispatch.planned(event, connections)
+        except Exception:
+            log.exception("the deliveries of %s are made later", event.event_id)
+            event.todo = event.source_id
+            return []
 
     async def _write(
         self, known: Known, event: Event, digest: str | None, made: list[Delivery]

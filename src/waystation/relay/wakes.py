@@ -30,6 +30,9 @@ HOLD_MS = 60_000
 _SAFE_MS = 10_000
 """For how long after its time a wake may still be relied on: it lingers for longer."""
 
+_FRESH_MS = 45_000
+"""For how long we believe what we have read: others need a minute and two looks to delete it."""
+
 _LINGER_MS = 60_000
 _MOST_KNOWN = 100_000
 _TRIES = 20
@@ -62,7 +65,7 @@ class Wakes:
 
         def is_known() -> bool:
             known = self._known.get(name)
-            return known is not None and self._now() < known.due_at <= at
+            return known is not None and self._now() < min(known) and known.due_at <= at
 
         if not is_known():
             await self._renew(name, at, is_known)
@@ -143,10 +146,8 @@ class Wakes:
             self._remember(wake)
 
     def _remember(self, wake: Wake) -> None:
-        if wake.idle:  # the next look may be the last
-            self._known.pop(wake.name, None)
-            return
-        safe_until = max(wake.due_at, self._now()) + _SAFE_MS
+        now = self._now()
+        safe_until = min(max(wake.due_at, now) + _SAFE_MS, now + _FRESH_MS)
         self._known[wake.name] = _Known(wake.due_at, safe_until)
         self._known.move_to_end(wake.name)
         if len(self._known) > _MOST_KNOWN:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -74,8 +75,8 @@ class Worker:
         for delivery in made:
             if delivery.claim is not None:
                 self._spawn(self._attempt(delivery, event))
-            elif self._relay.lanes.has_backlog(delivery.connection_id):
-                self.kick(delivery.connection_id)
+            elif delivery.lane is not None and delivery.lane in self._relay.lanes:
+                self.kick(delivery.lane)
 
     async def take(self, event: Event) -> None:
         """Process a new event that was written without its deliveries."""
@@ -213,6 +214,7 @@ class Worker:
                 await self._cancel(connection_id)
                 return None
             if connection.status != "active":
+                self._relay.lanes.forget(connection_id)
                 return None  # whoever resumes it wakes it
             lane = self._relay.lanes.current(connection)
             if lane.blocked_until > self._store.clock():
@@ -318,6 +320,16 @@ class Worker:
         """Wait until nothing is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def end(self, seconds: float) -> None:
+        """Finish what was begun, or leave it to others, who find it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.finish()
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._guarded(work))

@@ -69,6 +69,7 @@ async def serve(settings: Settings, role: Role, started: Callable[[str], None]) 
                 await _end(server.server_state.tasks)
             finally:
                 await runtime.supervisor.stop(max(1.0, until - loop.time()))
+                await runtime.worker.end(max(1.0, until - loop.time()))
 
 
 def _settle_garbage() -> None:
