@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.support.receiver import Reaction, Receiver, receiving
+from waystation.relay import worker
 from waystation.relay.tables import Connection, Delivery
 
 if TYPE_CHECKING:
@@ -255,3 +256,25 @@ async def test_a_paused_connection_is_not_looked_at_for_every_event(
     for _ in range(5):
         await hub.sent(source)
     assert kicked == []
+
+
+async def test_a_delivery_that_an_index_shows_late_is_not_forgotten(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url, rate_limit={"count": 20, "seconds": 1})
+    monkeypatch.setattr(worker, "INDEX_SECONDS", 0.01)
+    first, looks = hub.worker._first, 0
+
+    async def late(query: Any, limit: int) -> Any:
+        nonlocal looks
+        looks += 1
+        return await first(query, limit) if looks > 2 else []
+
+    monkeypatch.setattr(hub.worker, "_first", late)
+    answer = await hub.send(source)
+    async with asyncio.timeout(10):
+        while not receiver.got:
+            await asyncio.sleep(0.005)
+    await hub.settle()
+    assert (await hub.statuses(answer.json["id"]))[0] == "delivered"

@@ -249,6 +249,34 @@ async def test_requests_at_once_are_answered_in_their_order(url: str) -> None:
     assert re.findall(rb"<\d+>", answer) == wanted
 
 
+@pytest.mark.parametrize("connection", [b"Upgrade, HTTP2-Settings", b"close, upgrade"])
+async def test_the_offer_of_another_protocol_is_declined(url: str, connection: bytes) -> None:
+    """Some clients make it with every request, and send the body all the same."""
+    offer = b"Connection: " + connection + b"\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    one = request("/echo", b"one").replace(b"Connection: close\r\n", offer)
+    answer = await raw(url, one + request("/echo", b"two"))
+    assert re.findall(rb"\r\n\r\n(one|two)", answer)[0] == b"one"
+    assert answer.count(b"HTTP/1.1 200") == (1 if b"close" in connection else 2)
+
+
+async def test_a_client_who_never_reads_is_not_read_for_ever(url: str) -> None:
+    parts = urlsplit(url)
+    assert parts.port is not None
+    many = request("/echo", b"x" * 900).replace(b"Connection: close\r\n", b"") * 32_000
+    with socket.create_connection((parts.hostname, parts.port)) as caller:
+        caller.setblocking(False)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await asyncio.get_running_loop().sock_sendall(caller, many)
+
+
+async def test_a_length_may_begin_with_any_number_of_zeros(url: str) -> None:
+    zeros = request("/echo", b"abc").replace(
+        b"Content-Length: 3", b"Content-Length: " + b"0" * 5000 + b"3"
+    )
+    assert (await raw(url, zeros)).endswith(b"abc")
+
+
 async def test_head_gets_the_headers_alone(url: str) -> None:
     head, _, body = (await raw(url, request("/echo", b"hello", method=b"HEAD"))).partition(
         b"\r\n\r\n"

@@ -146,6 +146,9 @@ class Wakes:
             self._remember(wake)
 
     def _remember(self, wake: Wake) -> None:
+        if wake.idle:  # the next look may be the last
+            self._known.pop(wake.name, None)
+            return
         now = self._now()
         safe_until = min(max(wake.due_at, now) + _SAFE_MS, now + _FRESH_MS)
         self._known[wake.name] = _Known(wake.due_at, safe_until)

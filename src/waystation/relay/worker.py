@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 I = TypeVar("I", Event, Delivery)  # noqa: E741 - I for Item
 
+INDEX_SECONDS = 1.0
+"""After so long, an index of DynamoDB most likely shows what was written."""
+
 _POLL_SECONDS = 1.0
 _WAKES_AT_ONCE = 100
 _PAGE = 50
@@ -66,6 +69,7 @@ class Worker:
         self._in_memory: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._handling: dict[str, bool] = {}
+        self._later: set[str] = set()
         self._stopping = False
 
     # New events
@@ -77,6 +81,7 @@ class Worker:
                 self._spawn(self._attempt(delivery, event))
             elif delivery.lane is not None and delivery.lane in self._relay.lanes:
                 self.kick(delivery.lane)
+                self._kick_later(delivery.lane)
 
     async def take(self, event: Event) -> None:
         """Process a new event that was written without its deliveries."""
@@ -139,6 +144,17 @@ class Worker:
         elif not self._stopping:
             self._handling[name] = False
             self._spawn(self._look(name, None))
+
+    def _kick_later(self, name: str) -> None:
+        """Look again once an index that lags shows what was just written."""
+
+        def look() -> None:
+            self._later.discard(name)
+            self.kick(name)
+
+        if name not in self._later:
+            self._later.add(name)
+            asyncio.get_running_loop().call_later(INDEX_SECONDS, look)
 
     async def tick(self) -> None:
         """Take what is due, and begin with it."""
@@ -323,6 +339,7 @@ class Worker:
 
     async def end(self, seconds: float) -> None:
         """Finish what was begun, or leave it to others, who find it."""
+        self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.finish()

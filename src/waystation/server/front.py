@@ -192,7 +192,7 @@ def _told(headers: Headers) -> tuple[str, int]:
     id_, length = "", 0
     for name, value in headers:
         if name == b"content-length" and value.isdigit():
-            length = int(value)
+            length = int(value.lstrip(b"0") or b"0")  # Python refuses thousands of digits
         elif name == b"x-request-id":
             given = value.decode("latin-1")
             id_ = given if _REQUEST_ID.fullmatch(given) else ""

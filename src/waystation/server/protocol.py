@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from waystation.server.asgi import Request, Response
 from waystation.server.front import Front
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
 
 MAX_HEADERS = 64 * 1024
 HEADER_SECONDS = 15.0
@@ -19,6 +23,18 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
+
+
+class _Flow(FlowControl):
+    """Reads no more requests while some are waiting for their turn."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()
 
 
 class _Exchange:
@@ -52,15 +68,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
+        self.flow = _Flow(self.transport, self.pipeline)
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         waiting = self._timer
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._held:
             self._held = False
             if not self.transport.is_closing():
@@ -75,6 +94,32 @@ class BoundedProtocol(HttpToolsProtocol):
                 if not self._answering():
                     self.transport.write(_TOO_LARGE)
                 self.transport.close()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline(data[upgrade.args[0] :])
+
+    def _decline(self, rest: bytes) -> None:
+        """Go on as if no other protocol had been offered. The parser would take the body for the
+        beginning of that protocol."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                value = b", ".join(o for o in options if o.lower() != b"upgrade")
+            if name != b"upgrade":
+                lines.append(b"%b: %b" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._feed(b"\r\n".join([*lines, b"", rest]))
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -99,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._headers_came()
         self._url = httptools.parse_url(self.url)
         self._path = self._url.path.decode("ascii")
-        self._held = True
+        self._held = not self.parser.should_upgrade()
 
     def on_body(self, body: bytes) -> None:
         if self._held:
@@ -108,6 +153,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it is fed again without
         if not self._held:
             super().on_message_complete()
             return
@@ -229,8 +276,8 @@ class _Corked:
         self._parts.append(data)
 
     def _flush(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, []
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
