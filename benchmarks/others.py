@@ -69,7 +69,7 @@ class RawSqlite:
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000"):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=1000"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("PRAGMA mmap_size=2147418112")
         return connection

@@ -31,7 +31,7 @@ class RawQueue:
     def __init__(self, path: Path) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000"):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=1000"):
             self._connection.execute(f"PRAGMA {pragma}")
         self._connection.execute(
             "CREATE TABLE m (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, visible_at REAL NOT NULL)"

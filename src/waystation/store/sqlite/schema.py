@@ -100,7 +100,7 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
     connection.execute("PRAGMA cache_size=-65536")
-    connection.execute("PRAGMA wal_autocheckpoint=4000")
+    connection.execute("PRAGMA wal_autocheckpoint=1000")
     connection.execute("PRAGMA temp_store=MEMORY")
 
 
