@@ -280,8 +280,9 @@ class PynamoTable(_Threads):
             "pk": UnicodeAttribute(hash_key=True, attr_name="PK"),
             "sk": UnicodeAttribute(range_key=True, attr_name="SK"),
         }
+        sample = make(1)
         for field, name in Connection.spec.names.items():
-            number = field in ("delivery_count", "failure_count")
+            number = isinstance(getattr(sample, field), int | float)
             fields[field] = (NumberAttribute if number else UnicodeAttribute)(
                 attr_name=name, null=True
             )
