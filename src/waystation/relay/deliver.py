@@ -203,9 +203,9 @@ class Deliver:
             actions.append(Put(_attempt(delivery, event, connection, reply, number, now, expires)))
         tallies = _tallies(delivery, connection, outcome, status, clock)
         await self._ledger.write(event.user_id, actions, tallies, event.size)
+        _follow(event, delivery, status, now, expires, tried=connection is not None)
         if after.due_at is not None:
             await self._wakes.ensure(delivery.connection_id, after.due_at)
-        _follow(event, delivery, status, now, expires, tried=connection is not None)
 
     async def _prolong(self, event: Event, expires: int) -> None:
         """Keep all of an event for as long as it is being retried."""
