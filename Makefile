@@ -12,12 +12,13 @@ run: .venv/run.stamp
 	@$(BIN)/waystation serve
 
 test: .venv/test.stamp lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.store

@@ -19,7 +19,7 @@ from tests.support import dynamodb_local
 
 from benchmarks.harness import Contender, Result, environment, measure, save
 from benchmarks.store import callers_of
-from waystation.patterns.idempotency import Idempotency, Run, idempotency
+from waystation.patterns import Idempotency, Run, idempotency
 from waystation.store import open_store
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))

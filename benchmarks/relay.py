@@ -22,8 +22,9 @@ from benchmarks.harness import environment, save
 from benchmarks.wire import closed_loop, helper, open_loop, percentiles
 from waystation.ids import timed_id
 from waystation.relay.tables import Event
+from waystation.seam import tables_of
 from waystation.store import open_store
-from waystation.tables import TABLES
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +162,9 @@ def read(url: str) -> list[float]:
 
 async def fill(folder: Path, source: str, user: str, count: int) -> None:
     """Events as the relay would have written them."""
-    async with await open_store(f"sqlite:///{folder}/waystation.db", TABLES, env="dev") as store:
+    async with await open_store(
+        f"sqlite:///{folder}/waystation.db", tables_of(SYSTEMS), env="dev"
+    ) as store:
         now = time.time()
         for start in range(0, count, 2000):
             events = []

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from waystation.cli import main
-from waystation.cloudformation import template
 from waystation.queues import QueueSpec
-from waystation.tables import TABLES
+from waystation.seam import tables_of
+from waystation.server.cloudformation import template
+from waystation.systems import SYSTEMS
 
 
 def test_tables_shows_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables"]) == 0
     shown = capsys.readouterr().out
-    for table in TABLES:
+    for table in tables_of(SYSTEMS):
         assert f"dev-{table.name}" in shown
 
 
@@ -29,7 +30,9 @@ def test_tables_for_programs(
     monkeypatch.setenv("WAYSTATION_ENV", "prod")
     assert main(["tables", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert [table["name"] for table in shown] == [f"prod-{table.name}" for table in TABLES]
+    assert [table["name"] for table in shown] == [
+        f"prod-{table.name}" for table in tables_of(SYSTEMS)
+    ]
 
 
 def test_cfn_lint_accepts_the_template(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ def test_the_template_has_what_each_table_needs(capsys: pytest.CaptureFixture[st
         for resource in resources
         if resource["Type"] == "AWS::DynamoDB::Table"
     }
-    assert made.keys() == {f"dev-{table.name}" for table in TABLES}
+    assert made.keys() == {f"dev-{table.name}" for table in tables_of(SYSTEMS)}
     events = made["dev-ferryhook-events"]
     assert events["BillingMode"] == "PAY_PER_REQUEST"
     assert events["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
@@ -201,7 +204,7 @@ def test_the_doctor_notices_a_clock_that_is_off(
 
 def test_queues_and_the_bucket_are_in_the_template(tmp_path: Path) -> None:
     queues = [QueueSpec(name="jobs"), QueueSpec(name="ordered-jobs", ordered=True)]
-    made = template(TABLES, "prod", queues)
+    made = template(tables_of(SYSTEMS), "prod", queues)
     names = {
         resource["Properties"]["QueueName"]
         for resource in made["Resources"].values()

@@ -110,7 +110,7 @@ def _sync(top: Path, file: Path) -> None:
 def _s3(url: str, endpoint_url: str | None) -> S3Store:
     """Credentials, region and endpoint by the same chain as DynamoDB's and SQS's."""
     # Imported here so that a local directory starts without the AWS client.
-    from waystation.aws.session import AwsChain
+    from waystation.aws import AwsChain
 
     chain = AwsChain(None, endpoint_url)
 

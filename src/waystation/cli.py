@@ -7,27 +7,28 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waystation.cloudformation import template
-from waystation.errors import InvalidInput, WaystationError
-from waystation.relay import commands as relay
+from waystation.errors import WaystationError
+from waystation.seam import Call, Commands, queues_of, settings_of, tables_of
 from waystation.settings import Settings, load_settings
-from waystation.store.tables import scoped_name
-from waystation.tables import QUEUES, SYSTEMS, TABLES
+from waystation.store import scoped_name
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from waystation.seam import System
     from waystation.store import Table
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, systems: Sequence[System] = SYSTEMS) -> int:
     """Run the command: 0 done, 1 failed, 2 usage."""
-    options = _parser().parse_args(arguments)
+    options = _parser(systems).parse_args(arguments)
     try:
-        return int(options.run(options) or 0)
+        return _run(options, systems)
     except WaystationError as error:
         print(f"waystation: {error}", file=sys.stderr)
         return 1
@@ -39,7 +40,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _run(options: argparse.Namespace, systems: Sequence[System]) -> int:
+    """Our own commands are plain functions; those of systems are given a `Call`."""
+    if "command" not in options:
+        return int(options.run(options, systems) or 0)
+
+    @asynccontextmanager
+    async def opened(settings: Settings) -> AsyncIterator[Mapping[str, Any]]:
+        # Imported here, as below, so that the small commands start without the server.
+        from waystation.server.runtime import running
+
+        async with running(settings, systems) as runtime:
+            yield runtime.provided
+
+    call = Call(options, load_settings(settings_of(systems), options.config), opened)
+
+    async def work() -> int:
+        return await options.command(call) or 0
+
+    return asyncio.run(work())
+
+
+def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="waystation", description="Where events stop on their way."
     )
@@ -55,17 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--role", choices=["all", "api", "worker"], default="all")
     serve.set_defaults(run=_serve)
 
-    keys = commands.add_parser("keys", help="API keys").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
-    create = keys.add_parser(
-        "create", parents=[shared], help="make a key, and the account if there is none"
-    )
-    create.add_argument("email")
-    create.add_argument("--permissions", choices=["read", "write", "admin"], default="admin")
-    create.add_argument("--name", default="made on the command line")
-    create.set_defaults(run=_create_key)
-
     doctor = commands.add_parser(
         "doctor", parents=[shared], help="check settings, store, queue, blobs and clock"
     )
@@ -77,73 +88,50 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--cloudformation", action="store_true", help="the deployment template")
     tables.set_defaults(run=_tables)
 
-    relay.add_parser(commands, shared)
+    for system in systems:
+        if system.commands is not None:
+            system.commands(Commands(commands, shared))
     return parser
 
 
-def _settings(options: argparse.Namespace, **given: Any) -> Settings:
-    return load_settings(options.config, **given)
-
-
-def _serve(options: argparse.Namespace) -> None:
-    # Imported here, as below, so that the small commands start without the server.
+def _serve(options: argparse.Namespace, systems: Sequence[System]) -> None:
     import uvloop
 
     from waystation.server.logs import configure_logs
     from waystation.server.serve import serve
 
-    settings = _settings(options, host=options.host, port=options.port)
+    settings = load_settings(
+        settings_of(systems), options.config, host=options.host, port=options.port
+    )
     configure_logs()
 
     def started(url: str) -> None:
         if options.json:
-            print(
-                json.dumps({"url": url, "role": options.role, "store": settings.store}), flush=True
-            )
-            return
-        role = "" if options.role == "all" else f" ({options.role})"
-        told = [f"Waystation{role} is at {url}", f"  API docs   {url}/docs"]
-        told.append(f"  state      {url}/readyz   metrics {url}/metrics")
-        told.append(f"  make a key   {_called()} keys create you@example.com")
-        told.append(f"  stored in    {settings.store}, environment {settings.env}")
-        print("\n".join(told), flush=True)
+            greeting = json.dumps({"url": url, "role": options.role, "store": settings.store})
+        else:
+            role = "" if options.role == "all" else f" ({options.role})"
+            lines = [f"Waystation{role} is at {url}", f"  API docs   {url}/docs"]
+            lines.append(f"  state      {url}/readyz   metrics {url}/metrics")
+            lines.append(f"  new key    {_typed()} keys create you@example.com")
+            lines.append(f"  stored in  {settings.store}, environment {settings.env}")
+            greeting = "\n".join(lines)
+        print(greeting, flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, options.role, started))
+        runner.run(serve(settings, options.role, started, systems))
 
 
-def _called() -> str:
+def _typed() -> str:
     """This command as it was typed."""
     return sys.argv[0] if sys.argv[0].endswith("waystation") else "waystation"
 
 
-def _create_key(options: argparse.Namespace) -> None:
-    asyncio.run(_make_key(options))
-
-
-async def _make_key(options: argparse.Namespace) -> None:
-    from waystation.server.runtime import running
-
-    if not 1 <= len(options.name) <= 100:
-        raise InvalidInput("name", "a key's name has 1 to 100 characters")
-    async with running(_settings(options)) as runtime:
-        user = await runtime.accounts.find_or_open(options.email)
-        key, secret = await runtime.accounts.keys.create(
-            user.user_id, options.name, options.permissions
-        )
-    if options.json:
-        made = {"id": key.key_id, "key": secret, "account": user.user_id, "email": user.email}
-        print(json.dumps(made | {"permissions": key.permissions, "plan": user.plan}, indent=2))
-    else:
-        print(secret)
-
-
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace, systems: Sequence[System]) -> int:
     from waystation.server.doctor import examine
 
-    findings = asyncio.run(examine(options.config))
+    findings = asyncio.run(examine(options.config, systems))
     if options.json:
-        print(json.dumps([finding.shown() for finding in findings], indent=2))
+        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
     else:
         for finding in findings:
             mark = "ok  " if finding.ok else "FAIL"
@@ -153,17 +141,20 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def _tables(options: argparse.Namespace) -> None:
-    env = _settings(options).env
+def _tables(options: argparse.Namespace, systems: Sequence[System]) -> None:
+    env = load_settings(settings_of(systems), options.config).env
     if options.cloudformation:
-        print(json.dumps(template(TABLES, env, QUEUES), indent=2))
-    elif options.json:
-        shown = [_described(system, table, env) for system, ts in SYSTEMS.items() for table in ts]
-        print(json.dumps(shown, indent=2))
+        from waystation.server.cloudformation import template
+
+        print(json.dumps(template(tables_of(systems), env, queues_of(systems)), indent=2))
+        return
+    described = [
+        _described(system.name, table, env) for system in systems for table in system.tables
+    ]
+    if options.json:
+        print(json.dumps(described, indent=2))
     else:
-        for system, tables in SYSTEMS.items():
-            for table in tables:
-                print(_told(system, table, env))
+        print("\n".join(map(_table_text, described)))
 
 
 def _described(system: str, table: Table, env: str) -> dict[str, Any]:
@@ -186,16 +177,15 @@ def _described(system: str, table: Table, env: str) -> dict[str, Any]:
     }
 
 
-def _told(system: str, table: Table, env: str) -> str:
-    described = _described(system, table, env)
-    facts = [f"ttl {table.ttl}"] if table.ttl else []
-    facts += [f"indexes {', '.join(table.indexes)}"] if table.indexes else []
-    facts += ["stream"] if table.stream else []
-    lines = [f"{described['name']}  ({', '.join([system, *facts])})"]
-    width = max(len(item["type"]) for item in described["items"])
+def _table_text(table: dict[str, Any]) -> str:
+    facts = [f"ttl {table['ttl']}"] if table["ttl"] else []
+    facts += [f"indexes {', '.join(table['indexes'])}"] if table["indexes"] else []
+    facts += ["stream"] if table["stream"] else []
+    lines = [f"{table['name']}  ({', '.join([table['system'], *facts])})"]
+    width = max(len(item["type"]) for item in table["items"])
     lines += [
         f"  {item['type']:<{width}}  {item['pk']}  {item['sk'] or ''}".rstrip()
-        for item in described["items"]
+        for item in table["items"]
     ]
     return "\n".join([*lines, ""])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from functools import lru_cache
 from hashlib import sha256
@@ -18,6 +19,7 @@ _TO_BASE36 = (_BASE36 * 8)[:256]
 _TIME_DIGITS = 9
 _RANDOM_DIGITS = 12
 _POOL_BYTES = 4096
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 class _Pool(threading.local):
@@ -84,3 +86,8 @@ def _time_digits(milliseconds: int) -> str:
 def secret_hash(secret: str) -> str:
     """What is stored of a random secret. (Passwords are not random: they need bcrypt.)"""
     return sha256(secret.encode()).hexdigest()
+
+
+def is_id(text: str) -> bool:
+    """Whether a text could be the id of anything: others are in no table."""
+    return _ID.fullmatch(text) is not None

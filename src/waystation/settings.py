@@ -1,4 +1,8 @@
-"""Settings: one typed object from the environment and a TOML file."""
+"""Settings: one typed object from the environment and a TOML file.
+
+What every part uses is here. Each system declares its own settings, which are found by their type:
+`settings.of(GateSettings)`. To users they are one flat list of names.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,38 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from waystation.accounts.tables import Plan
-from waystation.errors import SettingsError
-from waystation.patterns.vault import MIN_KEY_CHARACTERS, load_or_create_key
+from waystation.errors import DeclarationError, SettingsError
+from waystation.patterns import MIN_KEY_CHARACTERS, load_or_create_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 PREFIX = "WAYSTATION_"
 DEFAULT_FILE = "waystation.toml"
 _LOOPBACK = ["127.0.0.0/8", "::1/128"]
+
+
+Secret = Annotated[str, Meta(extra={"secret": True})]
+"""A setting that no message may show."""
+
+
+class SystemSettings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
+    """The settings of one system. Their descriptions are their documentation."""
+
+    def check(self, shared: Settings) -> None:
+        """Refuse, with a SettingsError, what makes no sense beside the shared settings."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+S = TypeVar("S", bound=SystemSettings)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -48,24 +68,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         Meta(description="the URL that others reach us at; needed for sign-in elsewhere"),
     ] = None
     secret_key: Annotated[
-        str | None,
+        Secret | None,
         Meta(
             description="encrypts what is secret at rest and signs tokens; made at the first start "
             "in `waystation.key` beside the SQLite file, required with any other store"
         ),
     ] = None
-    api_key: Annotated[str | None, Meta(description="the key that commands call a server with")] = (
-        None
-    )
+    api_key: Annotated[
+        Secret | None, Meta(description="the key that commands call a server with")
+    ] = None
     trusted_proxies: Annotated[
         list[str], Meta(description="addresses of proxies whose `X-Forwarded-For` is believed")
     ] = []
-    signups: Annotated[bool, Meta(description="whether anybody may open an account")] = True
-    signup_plan: Annotated[Plan, Meta(description="the plan of those who sign up")] = "free"
-    github_client_id: Annotated[str | None, Meta(description="turns on sign-in with GitHub")] = None
-    github_client_secret: Annotated[str | None, Meta(description="goes with the id")] = None
-    google_client_id: Annotated[str | None, Meta(description="turns on sign-in with Google")] = None
-    google_client_secret: Annotated[str | None, Meta(description="goes with the id")] = None
     allow_networks: Annotated[
         list[str] | None,
         Meta(
@@ -73,64 +87,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
             "loopback in `dev` and none elsewhere"
         ),
     ] = None
-    stripe_webhook_secrets: Annotated[
-        list[str],
-        Meta(description="of Stripe's endpoint `/in/billing`; with prices it sets accounts' plans"),
-    ] = []
-    stripe_prices: Annotated[
-        list[str], Meta(description="which plan a Stripe price buys: `price_123=pro`")
-    ] = []
-    slack_api_url: Annotated[str, Meta(description="where Slack's API is")] = (
-        "https://slack.com/api/"
-    )
-    slack_signing_secret: Annotated[
-        str | None, Meta(description="for workspaces without one of their own")
-    ] = None
-    desk_webhook_tokens: Annotated[
-        list[str], Meta(description="tokens that support events may carry")
-    ] = []
-    desk_hmac_secret: Annotated[
-        str | None, Meta(description="the secret that support events are signed with")
-    ] = None
-    richpanel_url: Annotated[str | None, Meta(description="where Richpanel's API is")] = None
-    richpanel_api_key: Annotated[str | None, Meta(description="its key")] = None
-    desk_outbound: Annotated[
-        bool, Meta(description="whether the desk may act, rather than record what it would do")
-    ] = False
     aws_endpoint_url: Annotated[
         str | None, Meta(description="another endpoint for all AWS services")
     ] = None
+    own: dict[type[SystemSettings], SystemSettings] = {}
+    """Those of the systems, by their type."""
 
     def __post_init__(self) -> None:
-        for name in NAMES:
-            value = getattr(self, name)
-            if (value == "" and name != "env") or (isinstance(value, list) and "" in value):
-                raise SettingsError(f"{name}: it is empty")
         self._check_storage()
         if not re.fullmatch(r"[a-z0-9-]{0,20}", self.env):
             raise SettingsError("env: up to 20 lower-case letters, digits and -")
         if self.secret_key is not None and len(self.secret_key) < MIN_KEY_CHARACTERS:
             raise SettingsError(f"secret_key: at least {MIN_KEY_CHARACTERS} characters")
-        for name in ("public_url", "slack_api_url", "richpanel_url", "aws_endpoint_url"):
-            _check_url(name, getattr(self, name))
+        for name in ("public_url", "aws_endpoint_url"):
+            check_url(name, getattr(self, name))
         for name in ("allow_networks", "trusted_proxies"):
             _check_networks(name, getattr(self, name) or [])
-        for provider in ("github", "google"):
-            self._check_provider(provider)
-        if bool(self.stripe_webhook_secrets) != bool(self.prices):
-            raise SettingsError("stripe_webhook_secrets and stripe_prices go together")
 
-    @property
-    def prices(self) -> dict[str, Plan]:
-        """Which plan each Stripe price buys."""
-        found: dict[str, Plan] = {}
-        for pair in self.stripe_prices:
-            price, _, plan = pair.partition("=")
-            try:
-                found[price.strip()] = msgspec.convert(plan.strip(), Plan)
-            except msgspec.ValidationError:
-                raise SettingsError(f"stripe_prices: {pair!r} is not like price_123=pro") from None
-        return found
+    def of(self, kind: type[S]) -> S:
+        """The settings of a system."""
+        found = self.own.get(kind)
+        return found if isinstance(found, kind) else kind()
 
     def _check_storage(self) -> None:
         if not re.match(r"sqlite:///.|sqlite://:memory:$|dynamodb://", self.store):
@@ -143,13 +120,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
             raise SettingsError("secret_key: required unless the store is a SQLite file")
         if not re.match(r"[a-z0-9]+:", self.blobs):
             raise SettingsError("blobs: file:path, s3://bucket or another URL")
-
-    def _check_provider(self, provider: str) -> None:
-        id_, secret = f"{provider}_client_id", f"{provider}_client_secret"
-        if (getattr(self, id_) is None) != (getattr(self, secret) is None):
-            raise SettingsError(f"{id_} and {secret} go together")
-        if getattr(self, id_) is not None and self.public_url is None:
-            raise SettingsError(f"public_url: sign-in with {provider} needs it")
 
     def __repr__(self) -> str:
         return f"Settings(store={self.store!r}, env={self.env!r}, …)"
@@ -181,40 +151,88 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         return self.secret_key or load_or_create_key(self.key_path or Path())
 
 
-NAMES = Settings.__struct_fields__
-SECRETS = frozenset(
-    {
-        *("secret_key", "github_client_secret", "google_client_secret", "slack_signing_secret"),
-        *("desk_webhook_tokens", "desk_hmac_secret", "richpanel_api_key"),
-        *("stripe_webhook_secrets", "api_key"),
-    }
-)
-_TYPES = get_type_hints(Settings, include_extras=True)
-_LISTS = {name for name in NAMES if "list[str]" in str(_TYPES[name])}
+class Names:
+    """Every setting there is, and the type that it belongs to."""
+
+    def __init__(self, kinds: Iterable[type[SystemSettings]]) -> None:
+        self.kinds: tuple[type[msgspec.Struct], ...] = (Settings, *kinds)
+        self._owners: dict[str, type[msgspec.Struct]] = {}
+        self._types: dict[str, Any] = {}
+        for kind in self.kinds:
+            hints = get_type_hints(kind, include_extras=True)
+            for name in kind.__struct_fields__:
+                if name == "own":
+                    continue
+                if name in self._owners:
+                    raise DeclarationError(f"two systems have a setting called {name}")
+                self._owners[name], self._types[name] = kind, hints[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._owners)
+
+    def is_list(self, name: str) -> bool:
+        return "list[" in str(self._types[name])
+
+    def known(self, name: str, shown: str) -> str:
+        """A setting's own name; SettingsError when there is none of that name."""
+        field = name.lower().removeprefix(PREFIX.lower())
+        if field in self._owners:
+            return field
+        close = difflib.get_close_matches(field, self._owners, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise SettingsError(f"{shown}: there is no such setting{hint}")
+
+    def convert(self, shown: str, name: str, value: object, *, strict: bool = True) -> Any:
+        try:
+            found = msgspec.convert(value, self._types[name], strict=strict)
+        except msgspec.ValidationError as error:
+            raise SettingsError(f"{shown}: {error}") from None
+        if (found == "" and name != "env") or (isinstance(found, list) and "" in found):
+            raise SettingsError(f"{shown}: it is empty")
+        return found
+
+    def build(self, found: Mapping[str, Any]) -> Settings:
+        """The settings of all kinds from values that were converted."""
+        own: dict[type[SystemSettings], SystemSettings] = {}
+        for kind in self.kinds:
+            if issubclass(kind, SystemSettings):
+                own[kind] = kind(**{n: found[n] for n in kind.__struct_fields__ if n in found})
+        shared = Settings(
+            **{n: v for n, v in found.items() if self._owners[n] is Settings}, own=own
+        )
+        for settings in own.values():
+            settings.check(shared)
+        return shared
 
 
 def load_settings(
-    file: Path | None = None, environ: Mapping[str, str] | None = None, **given: Any
+    kinds: Iterable[type[SystemSettings]],
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    **given: Any,
 ) -> Settings:
     """Settings from a TOML file, then the environment, then what is given; the last one wins.
 
-    Without a file, `waystation.toml` in the working directory is read if it is there.
+    `kinds` are the settings of the systems. Without a file, `waystation.toml` in the working
+    directory is read if it is there.
     """
-    found = _from_file(file)
+    names = Names(kinds)
+    found = _from_file(names, file)
     for name, text in (os.environ if environ is None else environ).items():
         if name.startswith(PREFIX):
-            field = _known(name, name)
+            field = names.known(name, name)
             if not text.strip() and field != "env":
                 continue  # set to nothing is not set; no environment is one
             split = [part.strip() for part in text.split(",") if part.strip()]
-            found[field] = _convert(name, field, split if field in _LISTS else text, strict=False)
+            value = split if names.is_list(field) else text
+            found[field] = names.convert(name, field, value, strict=False)
     for name, value in given.items():
         if value is not None:
-            found[name] = _convert(name, name, value)
-    return Settings(**found)
+            found[names.known(name, name)] = names.convert(name, name, value)
+    return names.build(found)
 
 
-def _from_file(file: Path | None) -> dict[str, Any]:
+def _from_file(names: Names, file: Path | None) -> dict[str, Any]:
     path = file or Path(DEFAULT_FILE)
     if file is None and not path.exists():
         return {}
@@ -222,27 +240,12 @@ def _from_file(file: Path | None) -> dict[str, Any]:
         content = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
-    fields = {name: _known(name, f"{path}: {name}") for name in content}
-    return {fields[name]: _convert(name, fields[name], content[name]) for name in content}
+    fields = {name: names.known(name, f"{path}: {name}") for name in content}
+    return {fields[name]: names.convert(name, fields[name], content[name]) for name in content}
 
 
-def _known(name: str, told: str) -> str:
-    field = name.lower().removeprefix(PREFIX.lower())
-    if field in NAMES:
-        return field
-    close = difflib.get_close_matches(field, NAMES, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise SettingsError(f"{told}: there is no such setting{hint}")
-
-
-def _convert(told: str, field: str, value: object, *, strict: bool = True) -> Any:
-    try:
-        return msgspec.convert(value, _TYPES[field], strict=strict)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{told}: {error}") from None
-
-
-def _check_url(name: str, url: str | None) -> None:
+def check_url(name: str, url: str | None) -> None:
+    """Refuse a setting that is not the URL of an HTTP server."""
     if url is None:
         return
     try:

@@ -38,7 +38,7 @@ async def test_an_account_is_opened_and_used(server: Site) -> None:
 
 async def test_a_password_is_kept_as_bcrypt(server: Site) -> None:
     await server.sign_up()
-    user = await server.runtime.accounts.by_email("ann@example.com")
+    user = await server.accounts.by_email("ann@example.com")
     assert user is not None
     assert user.password_hash is not None
     assert bcrypt.checkpw(b"correct horse", user.password_hash.encode())
@@ -58,7 +58,7 @@ async def test_an_email_opens_one_account(server: Site, again: str) -> None:
 async def test_of_many_at_once_one_gets_the_email(clock: ManualClock, tmp_path: Path) -> None:
     """On a file, where a write takes long enough for all to have looked before."""
     async with site(clock, store=f"sqlite:///{tmp_path / 'w.db'}") as server:
-        accounts = server.runtime.accounts
+        accounts = server.accounts
         opening = (accounts.open("ann@example.com", "Ann", "free") for _ in range(8))
         opened = await asyncio.gather(*opening, return_exceptions=True)
         assert len([user for user in opened if isinstance(user, User)]) == 1
@@ -182,7 +182,7 @@ async def test_nobodys_password_costs_what_somebodys_does(
 
 
 async def test_an_account_without_a_password_cannot_be_signed_in_to(server: Site) -> None:
-    await server.runtime.accounts.find_or_open("ann@example.com")
+    await server.accounts.find_or_open("ann@example.com")
     refused = await server.post("/v1/auth/login", {"email": "ann@example.com", "password": "x"})
     assert refused.status == 401
 
@@ -197,7 +197,7 @@ async def test_sign_ins_that_were_not_checked_are_not_counted(
         raise Overloaded("too many at once", retry_after=1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(server.runtime.accounts._passwords, "matches", overloaded)
+        patch.setattr(server.accounts._passwords, "matches", overloaded)
         for _ in range(12):
             assert (await server.post("/v1/auth/login", right)).status == 503
     assert (await server.post("/v1/auth/login", right)).status == 200
@@ -418,11 +418,11 @@ async def test_a_revoked_key_is_refused_at_once(server: Site) -> None:
 async def test_anothers_key_is_not_there(server: Site) -> None:
     mine = await server.api_key("admin")
     await server.api_key("admin", "bob@example.com")
-    bob = await server.runtime.accounts.find_or_open("bob@example.com")
-    [theirs] = await server.runtime.accounts.keys.of(bob.user_id)
+    bob = await server.accounts.find_or_open("bob@example.com")
+    [theirs] = await server.accounts.keys.of(bob.user_id)
     refused = await server.call("DELETE", f"/v1/api-keys/{theirs.key_id}", token=mine)
     assert refused.status == 404
-    assert len(await server.runtime.accounts.keys.of(bob.user_id)) == 1
+    assert len(await server.accounts.keys.of(bob.user_id)) == 1
 
 
 @pytest.mark.parametrize("key_id", ["nothing", "key_x%23y", "x" * 65])

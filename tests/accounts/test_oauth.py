@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tests.support.site import Answer, Site, site
 from waystation.accounts.oauth import Provider, configured
-from waystation.settings import Settings
+from waystation.accounts.settings import AccountSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -154,7 +154,7 @@ async def test_signing_in_opens_an_account_without_a_password(
     assert answer.status == 200
     me = await server.get("/v1/me", token=answer.json["access_token"])
     assert (me.json["email"], me.json["name"]) == ("ann@example.com", "Ann")
-    user = await server.runtime.accounts.by_email("ann@example.com")
+    user = await server.accounts.by_email("ann@example.com")
     assert user is not None
     assert (user.password_hash, user.github_id, user.google_id) == (None, "77", None)
 
@@ -178,7 +178,7 @@ async def test_google_says_itself_whether_the_email_is_verified(
     assert (await sign_in(server, local, "google")).status == 200
     local.user = {"sub": "g-2", "email": "bob@example.com", "email_verified": False}
     assert (await sign_in(server, local, "google")).status == 403
-    user = await server.runtime.accounts.by_email("ann@example.com")
+    user = await server.accounts.by_email("ann@example.com")
     assert user is not None
     assert user.google_id == "g-1"
 
@@ -294,8 +294,7 @@ async def test_sign_ups_can_be_turned_off_here_too(clock: ManualClock) -> None:
 
 
 def test_settings_turn_providers_on() -> None:
-    settings = Settings(
-        public_url=PUBLIC,
+    settings = AccountSettings(
         github_client_id="a",
         github_client_secret="b",
         google_client_id="c",
@@ -304,4 +303,4 @@ def test_settings_turn_providers_on() -> None:
     found = configured(settings)
     assert found["github"].authorize_url == "https://github.com/login/oauth/authorize"
     assert found["google"].user_url == "https://openidconnect.googleapis.com/v1/userinfo"
-    assert configured(Settings()) == {}
+    assert configured(AccountSettings()) == {}

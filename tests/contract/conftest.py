@@ -12,8 +12,9 @@ import pytest
 
 from tests.contract import model
 from waystation.clock import ManualClock
+from waystation.seam import tables_of
 from waystation.store import Item, Page, Store, key_of, open_store
-from waystation.tables import TABLES
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -78,7 +79,7 @@ async def store(engine_url: tuple[str, str | None], clock: ManualClock) -> Async
 @pytest.fixture
 async def seeds(engine_url: tuple[str, str | None], clock: ManualClock) -> AsyncIterator[Store]:
     """An empty store with the tables of all five systems."""
-    async with opened(engine_url, TABLES, "seeds", clock) as store:
+    async with opened(engine_url, tables_of(SYSTEMS), "seeds", clock) as store:
         yield store
 
 

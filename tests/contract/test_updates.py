@@ -25,12 +25,12 @@ from waystation.store import (
 )
 
 if TYPE_CHECKING:
-    from waystation.store.updates import Change
+    from waystation.store.updates import Edit
 
 KEY = Thing.key("ann", "1")
 
 
-async def updated(store: Store, before: Thing | None, *changes: Change) -> Any:
+async def updated(store: Store, before: Thing | None, *changes: Edit) -> Any:
     if before is not None:
         await store.put(before)
     return await store.update(KEY, *changes, returning="new")
@@ -162,7 +162,7 @@ async def test_removing_the_last_member_removes_the_set(store: Store) -> None:
         remove_from_set("a", {1}),
     ],
 )
-async def test_a_change_that_does_not_fit_the_item_is_refused(store: Store, change: Change) -> None:
+async def test_a_change_that_does_not_fit_the_item_is_refused(store: Store, change: Edit) -> None:
     await store.put(Thing("ann", "1", a="text"))
     with pytest.raises(InvalidRequest):
         await store.update(KEY, change)
@@ -177,7 +177,7 @@ async def test_a_change_that_does_not_fit_the_item_is_refused(store: Store, chan
         [remove("a[0]"), remove("a.k")],
     ],
 )
-async def test_overlapping_changes_are_refused(store: Store, changes: list[Change]) -> None:
+async def test_overlapping_changes_are_refused(store: Store, changes: list[Edit]) -> None:
     with pytest.raises(InvalidRequest):
         await store.update(KEY, *changes)
 
@@ -267,7 +267,7 @@ async def test_an_update_that_could_create_half_an_item_is_refused_by_name(store
     ],
 )
 async def test_a_change_that_the_type_could_not_hold_is_refused(
-    store: Store, change: Change, field: str
+    store: Store, change: Edit, field: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await store.update(Order.key("s", 1), change)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from waystation.clock import ManualClock
+from waystation.seam import tables_of
 from waystation.store import Store, open_store
-from waystation.tables import TABLES
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,12 +26,16 @@ def clock() -> ManualClock:
 async def store(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Store]:
     """A store with all tables; on DynamoDB other tests' items are in it too."""
     if request.param == "sqlite":
-        async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+        async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
             yield store
         return
     endpoint = request.getfixturevalue("dynamodb_url")
     async with await open_store(
-        "dynamodb://eu-west-1", TABLES, env="patterns", clock=clock, endpoint_url=endpoint
+        "dynamodb://eu-west-1",
+        tables_of(SYSTEMS),
+        env="patterns",
+        clock=clock,
+        endpoint_url=endpoint,
     ) as store:
         await store.ensure_tables()
         yield store

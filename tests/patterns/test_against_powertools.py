@@ -30,8 +30,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 
 from waystation.clock import ManualClock
 from waystation.errors import InProgress
-from waystation.patterns.idempotency import Idempotency, idempotency
-from waystation.patterns.leases import Leases
+from waystation.patterns import Idempotency, Leases, idempotency
 from waystation.store import open_store
 
 Work = Callable[[], Any]

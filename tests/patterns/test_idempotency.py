@@ -24,9 +24,7 @@ from waystation.errors import (
     StoreUnavailable,
 )
 from waystation.pages.tables import PageMeta
-from waystation.patterns.fingerprints import fingerprint
-from waystation.patterns.idempotency import Idempotency, Run, idempotency
-from waystation.patterns.leases import Leases
+from waystation.patterns import Idempotency, Leases, Run, fingerprint, idempotency
 from waystation.store import Put, Store, absent, open_store
 
 if TYPE_CHECKING:

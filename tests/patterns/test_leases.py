@@ -10,9 +10,10 @@ import pytest
 
 from waystation.errors import LeaseLost, OutcomeUnknown, TransactionConflict
 from waystation.pages.tables import PageLock, PageMeta
-from waystation.patterns.leases import Lease, Leases, newer
+from waystation.patterns import Lease, Leases, newer
+from waystation.seam import tables_of
 from waystation.store import Item, Put, Store, Table, TransactionCancelled, key_of, open_store
-from waystation.tables import TABLES
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,7 +208,9 @@ async def test_whoever_leaves_while_taking_a_lease_does_not_hold_it(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     """On a file, where taking it needs a moment."""
-    async with await open_store(f"sqlite:///{tmp_path / 'w.db'}", TABLES, clock=clock) as store:
+    async with await open_store(
+        f"sqlite:///{tmp_path / 'w.db'}", tables_of(SYSTEMS), clock=clock
+    ) as store:
         leases = Leases(store, monotonic=clock)
         for _ in range(10):
             task = asyncio.create_task(leases.acquire(PageLock.key("t", "p")))
@@ -247,7 +250,7 @@ async def test_trouble_with_the_store_does_not_end_the_keeping(
 ) -> None:
     """And when it lasts as long as the lease, the lease counts as lost."""
     pauses = Pauses()
-    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+    async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
         leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
         async with leases.hold(PageLock.key("t", "p")) as lease:
             assert lease is not None
@@ -363,7 +366,7 @@ class Contender:
 async def test_never_two_who_could_both_publish(clock: ManualClock, seed: int) -> None:
     """Crashes at every step, clocks that jump: fences only grow, and every key recovers."""
     chance = random.Random(seed)
-    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+    async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
         leases = Leases(store, seconds=30, longest=90, skew=2, monotonic=clock)
         key = PageLock.key("t", "p")
         crew = [Contender(leases, key) for _ in range(5)]
@@ -389,7 +392,7 @@ async def test_a_lost_answer_to_publishing_is_looked_up(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store did it, and could not say so."""
-    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+    async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
         leases = Leases(store, monotonic=clock)
         lease = await taken(leases, "p")
         transact = store.transact
@@ -406,7 +409,7 @@ async def test_a_lost_answer_to_publishing_is_looked_up(
 async def test_a_publishing_that_failed_says_so(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await open_store("sqlite://:memory:", TABLES, clock=clock) as store:
+    async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
         leases = Leases(store, monotonic=clock)
         lease = await taken(leases, "p")
 

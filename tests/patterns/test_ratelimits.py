@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from waystation.errors import TooManyRequests
-from waystation.patterns.ratelimits import Limit, LocalLimiter, SharedLimiter
+from waystation.patterns import Limit, LocalLimiter, SharedLimiter
 
 if TYPE_CHECKING:
     from waystation.clock import ManualClock

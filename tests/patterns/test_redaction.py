@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from waystation.patterns.redaction import excerpt, masked_fields, redact
+from waystation.patterns import excerpt, masked_fields, redact
 
 
 @pytest.mark.parametrize(

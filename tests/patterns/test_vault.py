@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from waystation.errors import SettingsError
-from waystation.patterns.vault import Vault, load_or_create_key
+from waystation.patterns import Vault, load_or_create_key
 
 if TYPE_CHECKING:
     from pathlib import Path

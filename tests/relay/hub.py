@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from waystation.clock import ManualClock
+    from waystation.relay.service import Relay
+    from waystation.relay.worker import Worker
 
 
 class Hub:
@@ -19,8 +21,8 @@ class Hub:
         self.key = key
         self.clock = clock
         self.runtime = server.runtime
-        self.relay = server.runtime.relay
-        self.worker = server.runtime.worker
+        self.relay: Relay = server.runtime.provided["relay"]
+        self.worker: Worker = server.runtime.provided["relay_worker"]
 
     async def call(self, method: str, path: str, json: object = None, **more: Any) -> Answer:
         return await self.server.call(method, path, json, token=more.pop("token", self.key), **more)
@@ -62,9 +64,9 @@ class Hub:
 
     async def settle(self) -> None:
         """Do everything that is due now."""
-        await self.worker.finish()
-        await self.worker.tick()
-        await self.worker.finish()
+        await self.worker.timed.finish()
+        await self.worker.timed.tick()
+        await self.worker.timed.finish()
 
     async def later(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -85,8 +87,8 @@ class Hub:
 
 
 @asynccontextmanager
-async def hub_at(clock: ManualClock, **settings: Any) -> AsyncIterator[Hub]:
-    async with site(clock, **settings) as server:
-        server.runtime.add_jobs()
-        yield Hub(server, await server.api_key(), clock)
-        await server.runtime.worker.finish()
+async def hub_at(clock: ManualClock, *, background: bool = True, **more: Any) -> AsyncIterator[Hub]:
+    async with site(clock, background=background, **more) as server:
+        hub = Hub(server, await server.api_key(), clock)
+        yield hub
+        await hub.worker.timed.finish()

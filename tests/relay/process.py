@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.support.site import listening
-from waystation.accounts.passwords import Passwords
+from tests.support.site import listening, settings_with, with_quick_passwords
 from waystation.server.app import build_app
 from waystation.server.runtime import running
-from waystation.settings import Settings
+from waystation.systems import SYSTEMS
+
+if TYPE_CHECKING:
+    from waystation.settings import Settings
 
 
 async def main(settings: Settings, role: str, ahead: float) -> None:
     def clock() -> float:
         return time.time() + ahead
 
-    async with running(settings, clock=clock, passwords=Passwords(cost=4)) as runtime:
-        if role != "api":
-            runtime.add_jobs()
-            runtime.supervisor.start()
+    systems = with_quick_passwords(SYSTEMS)
+    async with running(settings, systems, background=role != "api", clock=clock) as runtime:
+        runtime.supervisor.start()
         async with listening(build_app(runtime)) as url:
             sys.stdout.write(f"{url}\n")
             sys.stdout.flush()
@@ -34,5 +36,5 @@ async def main(settings: Settings, role: str, ahead: float) -> None:
 
 
 if __name__ == "__main__":
-    given = msgspec.json.decode(sys.argv[1], type=dict[str, object])
-    asyncio.run(main(Settings(**given), sys.argv[2], float(sys.argv[3])))  # type: ignore[arg-type]
+    given = msgspec.json.decode(sys.argv[1], type=dict[str, Any])
+    asyncio.run(main(settings_with(**given), sys.argv[2], float(sys.argv[3])))

@@ -9,9 +9,11 @@ import pytest
 import stripe
 
 from tests.relay.hub import Hub, hub_at
+from tests.support.site import settings_with
 from waystation.errors import SettingsError
+from waystation.relay.billing import billing_source
+from waystation.relay.directory import Directory
 from waystation.relay.tables import Event
-from waystation.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -165,13 +167,13 @@ async def test_a_subscription_that_is_not_complete_changes_nothing(ann: Customer
     assert await ann.plan() == "pro"
 
 
-async def test_the_billing_source_is_not_forgotten(
-    ann: Customer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("waystation.relay.directory._MOST_KEPT", 2)
+async def test_the_billing_source_is_not_forgotten(ann: Customer) -> None:
+    relay = ann.hub.relay
+    directory = Directory(relay.store, relay.keyring, most_kept=2)
+    directory.install(billing_source(), ["whsec_x"])
     for _ in range(4):
-        await ann.hub.send(await ann.hub.source())
-    assert (await ann.subscribe("price_pro", 10)).status == 200
+        assert await directory.source(await ann.hub.source()) is not None
+    assert await directory.source("billing") is not None
 
 
 async def test_a_forged_event_is_refused(ann: Customer) -> None:
@@ -216,4 +218,4 @@ async def test_it_is_off_until_configured(hub: Hub) -> None:
 )
 def test_settings_that_make_no_sense(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
-        Settings(**given)
+        settings_with(**given)

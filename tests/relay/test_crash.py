@@ -15,19 +15,19 @@ import msgspec
 import pytest
 
 from tests.support.receiver import Got, Reaction, receiving
-from tests.support.site import SECRET
+from tests.support.site import SECRET, settings_with
 from waystation.accounts.tables import User
 from waystation.relay.connections import NewConnection
 from waystation.relay.sources import NewSource
 from waystation.relay.tables import Attempt, Delivery, Event, Hour, Source
 from waystation.server.runtime import Runtime, running
-from waystation.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.support.receiver import Receiver
+    from waystation.relay.service import Relay
     from waystation.store import Store
 
 ROUNDS = max(3, int(os.environ.get("CRASH_ROUNDS", "20")) // 5)
@@ -106,9 +106,9 @@ async def live_and_die(
 
 async def prepare(settings: dict[str, Any], url: str) -> str:
     """A source with two connections, one of which fails now and then."""
-    async with running(Settings(**settings)) as runtime:
-        user = await runtime.accounts.find_or_open("ann@example.com")
-        relay = runtime.relay
+    async with running(settings_with(**settings)) as runtime:
+        user = await runtime.provided["accounts"].find_or_open("ann@example.com")
+        relay: Relay = runtime.provided["relay"]
         source = await relay.sources.create(user.user_id, NewSource(name="crash"))
         for path in ("a", "b"):
             given = NewConnection(name=path, destination_url=f"{url}/{path}")
@@ -129,7 +129,7 @@ async def finish(settings: dict[str, Any], roles: list[str], ahead: float, sourc
 
 
 async def all_done(settings: dict[str, Any], ahead: float, source: str) -> bool:
-    async with running(Settings(**settings), clock=lambda: time.time() + ahead) as runtime:
+    async with running(settings_with(**settings), clock=lambda: time.time() + ahead) as runtime:
         for _ in range(60):
             found = await statuses(runtime.store, source)
             if found == {"delivered"}:
@@ -143,7 +143,7 @@ async def all_done(settings: dict[str, Any], ahead: float, source: str) -> bool:
 async def all_wait(runtime: Runtime, source: str) -> bool:
     """Whether every open delivery waits for a time that has not come."""
     store, now = runtime.store, int(runtime.store.clock() * 1000)
-    for connection in await runtime.relay.directory.list_connections(source):
+    for connection in await runtime.provided["relay"].directory.list_connections(source):
         query = Delivery.query(connection.connection_id, index="GSI2")
         async for delivery in store.iterate(query):
             if delivery.claim is not None or (delivery.due_at or 0) <= now:
@@ -204,7 +204,7 @@ async def crash_test(
             await live_and_die(settings, roles, ahead, source, sent, rng, longest)
             ahead += APART
         ahead = await finish(settings, roles, ahead, source)
-        async with running(Settings(**settings), clock=lambda: time.time() + ahead) as runtime:
+        async with running(settings_with(**settings), clock=lambda: time.time() + ahead) as runtime:
             await check(runtime, source, sent, receiver)
 
 

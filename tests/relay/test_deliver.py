@@ -12,12 +12,15 @@ import pytest
 import standardwebhooks
 import svix
 
+from tests.relay.hub import hub_at
+from tests.support.faults import Faults, relay_on
 from tests.support.receiver import Reaction, Receiver, receiving
 from waystation.relay.tables import Attempt, Connection, Delivery, Event
 from waystation.store import exists, set_to
 
 if TYPE_CHECKING:
     from tests.relay.hub import Hub
+    from waystation.clock import ManualClock
 
 
 @pytest.fixture
@@ -236,21 +239,6 @@ async def test_a_compressed_body_is_delivered_as_such(hub: Hub, receiver: Receiv
     [got] = receiver.got
     assert got.headers["content-encoding"] == "gzip"
     assert got.body in (body, b'{"n": 1}')  # the receiver's server may have unpacked it
-
-
-async def test_an_outcome_is_written_however_full_the_ledger(
-    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was delivered is not delivered again because there was much to write."""
-    source = await hub.source()
-    await hub.connect(source, receiver.url)
-    monkeypatch.setattr("waystation.relay.ledger._MOST_WAITING", 0)
-    assert (await hub.send(source)).status == 503
-    monkeypatch.undo()
-    answer = await hub.send(source)
-    monkeypatch.setattr("waystation.relay.ledger._MOST_WAITING", 0)
-    await hub.settle()
-    assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
 
 
 # Several connections
@@ -478,25 +466,28 @@ async def test_what_has_expired_does_not_hide_what_has_not(hub: Hub, receiver: R
 
 
 async def test_a_crash_after_a_resume_strands_nothing(
-    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, receiver: Receiver
 ) -> None:
     """Somebody looks at the lane even if the process that resumed it did not live to say so."""
-    source = await hub.source()
-    connection = await hub.connect(source, receiver.url)
-    await hub.patch(connection, status="paused")
-    event_id = await hub.sent(source)
-    for _ in range(5):
-        await hub.later(61)
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        connection = await hub.connect(source, receiver.url)
+        await hub.patch(connection, status="paused")
+        event_id = await hub.sent(source)
+        for _ in range(5):
+            await hub.later(61)
+        store: Any = hub.relay.store
 
-    async def dead(name: str) -> None:
-        raise RuntimeError("killed")
+        async def dies_after(call: Any, key: Any, *changes: Any, **more: Any) -> Any:
+            await call(key, *changes, **more)
+            raise RuntimeError("killed")
 
-    monkeypatch.setattr(hub.relay, "wake", dead)
-    changed = await hub.call("PATCH", f"/v1/connections/{connection['id']}", {"status": "active"})
-    assert changed.status == 500
-    monkeypatch.undo()
-    await hub.later(31)
-    assert (await hub.statuses(event_id))[0] == "delivered"
+        store.around["update"] = dies_after
+        path = f"/v1/connections/{connection['id']}"
+        assert (await hub.call("PATCH", path, {"status": "active"})).status == 500
+        del store.around["update"]
+        await hub.later(31)
+        assert (await hub.statuses(event_id))[0] == "delivered"
 
 
 async def test_an_expired_event_is_not_brought_back(hub: Hub, receiver: Receiver) -> None:

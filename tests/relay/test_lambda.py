@@ -37,12 +37,10 @@ async def test_functions_hand_events_on_by_the_queue(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", moto_url)
     settings = {"queue": "sqs://us-east-1", "allow_networks": ["127.0.0.0/8"]}
-    async with hub_at(clock, env="relaylambda", **settings) as hub:
+    async with hub_at(clock, background=False, env="relaylambda", **settings) as hub:
         await hub.runtime.queues.ensure()
         source = await hub.source()
         await hub.connect(source, receiver.url)
-        hub.relay.begin, hub.relay.kick = None, None
-        hub.relay.hand_over = hub.runtime._pass_on  # as without a worker
         got = await answer(build_app(hub.runtime), request(f"/in/{source}", '{"n": 1}'))
         assert got["statusCode"] == 200
         event_id = json.loads(got["body"])["id"]
@@ -56,10 +54,10 @@ async def test_functions_hand_events_on_by_the_queue(
             "messageAttributes": {},
             "eventSourceARN": "arn:aws:sqs:us-east-1:1:relaylambda-relay-received",
         }
-        consumer = hub.runtime.consumers["relay-received"]
+        [consumer] = hub.runtime.consumers
         name = RECEIVED.scoped("relaylambda")
         done = await work_off({"Records": [record]}, {name: consumer.handle})
-        await hub.worker.finish()
+        await hub.runtime.drain()
         assert done == {"batchItemFailures": []}
         assert (await hub.statuses(event_id))[0] == "delivered"
         assert len(receiver.got) == 1

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.relay.hub import hub_at
+from tests.support.faults import Faults, relay_on
 from tests.support.receiver import Reaction, Receiver, receiving
 from waystation.relay import worker
-from waystation.relay.tables import Connection, Delivery
+from waystation.relay.tables import Connection, Delivery, Owner
+from waystation.store import Page
 
 if TYPE_CHECKING:
     import pytest
 
     from tests.relay.hub import Hub
+    from waystation.clock import ManualClock
 
 
 async def connection_of(hub: Hub, connection: dict[str, Any]) -> dict[str, Any]:
@@ -206,20 +210,6 @@ async def test_strangers_cannot_send_alerts(hub: Hub) -> None:
     assert (await hub.call("DELETE", f"/v1/sources/{alerts}")).status == 409
 
 
-async def test_more_due_lanes_than_are_taken_at_once(hub: Hub, receiver: Receiver) -> None:
-    """Those that are being looked at do not hide the others."""
-    receiver.fail()
-    source = await hub.source()
-    for _ in range(12):
-        await hub.connect(source, receiver.url, retry={"schedule": [5]})
-    await hub.sent(source)
-    hub.clock.advance(6)
-    due = {wake.name for wake in await hub.relay.wakes.due(2, set())}
-    rest = {wake.name for wake in await hub.relay.wakes.due(100, due)}
-    assert not due & rest
-    assert len(due | rest) == 12
-
-
 async def test_counters_of_a_connection(hub: Hub, receiver: Receiver) -> None:
     source = await hub.source()
     connection = await hub.connect(source, receiver.url, retry={"schedule": []})
@@ -244,37 +234,47 @@ async def test_a_duplicate_does_not_count_towards_the_rate(hub: Hub, receiver: R
 
 
 async def test_a_paused_connection_is_not_looked_at_for_every_event(
-    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, receiver: Receiver
 ) -> None:
-    source = await hub.source()
-    connection = await hub.connect(source, receiver.url)
-    await hub.sent(source)
-    await hub.patch(connection, status="paused")
-    await hub.sent(source)
-    kicked: list[str] = []
-    monkeypatch.setattr(hub.worker, "kick", kicked.append)
-    for _ in range(5):
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        connection = await hub.connect(source, receiver.url)
         await hub.sent(source)
-    assert kicked == []
+        await hub.patch(connection, status="paused")
+        await hub.sent(source)
+        looks: list[str] = []
+
+        async def get(call: Any, key: Any) -> Any:
+            if key == Owner.key(connection["id"]):
+                looks.append("a look")
+            return await call(key)
+
+        store: Any = hub.relay.store
+        store.around["get"] = get
+        for _ in range(5):
+            await hub.sent(source)
+        assert looks == []
 
 
 async def test_a_delivery_that_an_index_shows_late_is_not_forgotten(
-    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = await hub.source()
-    await hub.connect(source, receiver.url, rate_limit={"count": 20, "seconds": 1})
     monkeypatch.setattr(worker, "INDEX_SECONDS", 0.01)
-    first, looks = hub.worker._first, 0
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        await hub.connect(source, receiver.url, rate_limit={"count": 20, "seconds": 1})
+        looks = 0
 
-    async def late(query: Any, limit: int) -> Any:
-        nonlocal looks
-        looks += 1
-        return await first(query, limit) if looks > 2 else []
+        async def query(call: Any, asked: Any, **more: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await call(asked, **more) if looks > 2 else Page([], None)
 
-    monkeypatch.setattr(hub.worker, "_first", late)
-    answer = await hub.send(source)
-    async with asyncio.timeout(10):
-        while not receiver.got:
-            await asyncio.sleep(0.005)
-    await hub.settle()
-    assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
+        store: Any = hub.relay.store
+        store.around["query"] = query
+        answer = await hub.send(source)
+        async with asyncio.timeout(10):
+            while not receiver.got:
+                await asyncio.sleep(0.005)
+        await hub.settle()
+        assert (await hub.statuses(answer.json["id"]))[0] == "delivered"

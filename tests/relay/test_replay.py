@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.relay.hub import hub_at
+from tests.support.faults import Faults, relay_on
 from tests.support.receiver import Reaction
+from waystation.relay.tables import Replay
 
 if TYPE_CHECKING:
     from tests.relay.hub import Hub
     from tests.support.receiver import Receiver
     from tests.support.site import Answer
+    from waystation.clock import ManualClock
 
 
 async def replay(hub: Hub, event_id: str, **more: Any) -> Answer:
@@ -176,32 +180,34 @@ async def test_a_replay_does_not_chase_new_events(hub: Hub, receiver: Receiver) 
 
 
 async def test_a_replay_that_was_interrupted_goes_on_and_repeats_nothing(
-    hub: Hub, receiver: Receiver
+    clock: ManualClock, receiver: Receiver
 ) -> None:
     """Each step is written down after it: the step that is repeated makes no second delivery."""
-    source = await hub.source()
-    await hub.connect(source, receiver.url)
-    for _ in range(30):
-        await hub.sent(source)
-        hub.clock.advance(0.001)
-    replays = hub.worker.replays
-    save, times = replays._save, 0
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        await hub.connect(source, receiver.url)
+        for _ in range(30):
+            await hub.sent(source)
+            hub.clock.advance(0.001)
+        times = 0
 
-    async def interrupted(*arguments: Any) -> None:
-        nonlocal times
-        times += 1
-        if times <= 2:
-            raise RuntimeError("the power went out")
-        await save(*arguments)
+        async def interrupted(call: Any, key: Any, *changes: Any, **more: Any) -> Any:
+            nonlocal times
+            if key.spec.item is Replay:
+                times += 1
+                if times <= 2:
+                    raise RuntimeError("the power went out")
+            return await call(key, *changes, **more)
 
-    replays._save = interrupted  # type: ignore[method-assign, assignment]
-    answer = await hub.call("POST", "/v1/events/replay", {"source_id": source})
-    await hub.settle()
-    for _ in range(4):
-        await hub.later(61)
-    done = await hub.get(f"/v1/replays/{answer.json['id']}")
-    assert (done["status"], done["events"]) == ("done", 30)
-    assert len(receiver.got) == 60
+        store: Any = hub.relay.store
+        store.around["update"] = interrupted
+        answer = await hub.call("POST", "/v1/events/replay", {"source_id": source})
+        await hub.settle()
+        for _ in range(4):
+            await hub.later(61)
+        done = await hub.get(f"/v1/replays/{answer.json['id']}")
+        assert (done["status"], done["events"]) == ("done", 30)
+        assert len(receiver.got) == 60
 
 
 async def test_somebody_elses_event_cannot_be_replayed(hub: Hub) -> None:

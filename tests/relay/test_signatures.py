@@ -24,7 +24,9 @@ from tests.relay.senders import (
     svix_sender,
     twilio_json,
 )
+from tests.support.faults import Faults, relay_on
 from waystation.accounts.tables import User
+from waystation.outbound import Reply
 from waystation.relay.signatures import CHECKS, PROVIDERS, Arrival
 from waystation.relay.tables import Source
 
@@ -38,15 +40,19 @@ ALL = sorted(SENDERS)
 
 
 @pytest.fixture
-async def hub(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hub]:
+async def hub(clock: ManualClock) -> AsyncIterator[Hub]:
     """PayPal's host is not reached from here: what it would serve is given instead."""
 
-    async def fetch(url: str) -> bytes:
-        assert url == CERTIFICATE_URL
-        return paypal_certificate()
+    async def serve(call: Any, method: str, url: str, **more: Any) -> Reply:
+        assert (method, url) == ("GET", CERTIFICATE_URL)
+        return Reply(200, paypal_certificate())
 
-    async with hub_at(clock) as running:
-        monkeypatch.setattr(running.relay.egress, "fetch", fetch)
+    def instead(outbound: Any) -> Faults:
+        faults = Faults(outbound)
+        faults.around["request"] = serve
+        return faults
+
+    async with hub_at(clock, systems=relay_on(outbound=instead)) as running:
         yield running
 
 

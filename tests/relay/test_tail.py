@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from tests.support.receiver import receiving
-from waystation.relay.client import Client
+from waystation.client import ApiClient
+from waystation.relay.client import forward, tail
 from waystation.relay.tables import Event
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ async def test_tails_are_bounded_and_given_back(hub: Hub) -> None:
             for _ in range(10):
                 group.create_task(hold())
         async with asyncio.timeout(10):
-            while hub.runtime.tails._bells:
+            while hub.runtime.provided["tails"].open:
                 hub.clock.advance(20)
                 await asyncio.sleep(0.05)
 
@@ -160,7 +161,7 @@ async def test_callers_who_leave_at_once_keep_no_place(hub: Hub) -> None:
     async with asyncio.timeout(20):
         while (await hub.call("GET", "/v1/events/tail?since=x")).status == 429:
             await asyncio.sleep(0.1)
-        while hub.runtime.tails._bells:
+        while hub.runtime.provided["tails"].open:
             await asyncio.sleep(0.1)
 
 
@@ -284,8 +285,8 @@ async def test_the_command_survives_a_server_that_goes_away(hub: Hub, clock: Any
     troubles: list[str] = []
     seen: list[str] = []
     sent: list[str] = []
-    async with Client(url, hub.key) as client:
-        stream = client.tail(None, "2023-01-01T00:00:00Z", troubles.append)
+    async with ApiClient(url, hub.key) as api:
+        stream = tail(api, None, "2023-01-01T00:00:00Z", troubles.append)
         for _ in range(4):
             for _ in range(3):
                 hub.clock.advance(1)
@@ -304,10 +305,10 @@ async def test_the_command_survives_a_server_that_goes_away(hub: Hub, clock: Any
 
 @pytest.mark.parametrize("path", ["/../../admin", "/a/../b", "/./x"])
 async def test_a_path_does_not_leave_the_target(hub: Hub, receiver: Receiver, path: str) -> None:
-    async with Client(hub.server.url, hub.key) as client:
+    async with aiohttp.ClientSession() as http:
         event = {"id": "evt_1", "body": "", "body_encoding": "utf-8", "headers": {}}
         event |= {"path": path, "query": "", "method": "DELETE"}
-        status, _ = await client.forward(event, f"{receiver.url}/hooks/dev")
+        status, _ = await forward(http, event, f"{receiver.url}/hooks/dev")
     assert status == 0
     assert receiver.got == []
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from waystation.errors import StoreUnavailable
-from waystation.queues import QueueSpec, open_queues
+from tests.support.site import site
+from waystation.queues import QueueSpec
+from waystation.seam import System
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from tests.support.site import Site
@@ -123,13 +125,8 @@ async def test_a_probe_may_ask_for_the_head_only(server: Site) -> None:
     assert (answer.status, answer.body) == (200, b"")
 
 
-async def test_it_is_not_ready_when_the_store_is_not(
-    server: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def down(*_: object) -> None:
-        raise StoreUnavailable("details for the log")
-
-    monkeypatch.setattr(server.runtime.store, "get", down)
+async def test_it_is_not_ready_when_the_store_is_not(server: Site) -> None:
+    await server.runtime.store.close()
     answer = await server.get("/readyz")
     assert (answer.status, answer.json["status"]) == (503, "unavailable")
     assert answer.json["store"] == "StoreUnavailable"
@@ -175,27 +172,19 @@ async def test_metrics_count_requests_by_route(server: Site) -> None:
     assert 'waystation_http_request_seconds_bucket{le="0.005",route="/v1/me"}' in page
 
 
-async def test_metrics_show_the_queues(server: Site) -> None:
+async def test_metrics_show_the_queues(clock: ManualClock) -> None:
     spec = QueueSpec(name="letters")
-    queues = await open_queues("embedded", [spec], server.runtime.store)
-    await queues[spec].send(1)
-    server.runtime.queues = queues
-    server.runtime.metrics._look_again = 0
-    page = (await server.get("/metrics")).body.decode()
+    post = System(name="post", queues=[spec])
+    async with site(clock, systems=[*SYSTEMS, post]) as server:
+        await server.runtime.queues[spec].send(1)
+        page = (await server.get("/metrics")).body.decode()
     assert 'waystation_queue_messages{queue="letters",state="ready"} 1.0' in page
     assert 'waystation_queue_oldest_seconds{queue="letters"}' in page
 
 
-async def test_a_store_that_fails_is_a_503(
-    server: Site, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
-) -> None:
+async def test_a_store_that_fails_is_a_503(server: Site) -> None:
     key = await server.api_key()
-
-    async def down(*_: object) -> None:
-        raise StoreUnavailable("details for the log")
-
-    monkeypatch.setattr(server.runtime.accounts, "get", down)
+    await server.runtime.store.close()
     answer = await server.get("/v1/me", token=key)
-    assert answer.status == 503
-    assert b"details" not in answer.body
+    assert (answer.status, answer.json["detail"]) == (503, "try again in a moment")
     assert answer.headers["retry-after"] == "5"

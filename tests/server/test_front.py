@@ -15,9 +15,9 @@ import pytest
 
 from tests.support.site import Site, listening
 from waystation.errors import NotFound, StoreUnavailable, TooManyRequests
+from waystation.seam import Door, Request, Response
 from waystation.server import asgi, protocol
-from waystation.server.asgi import Request, Response
-from waystation.server.front import Door, Front
+from waystation.server.front import Front
 from waystation.server.logs import JsonFormatter
 from waystation.server.metrics import Metrics
 
@@ -54,19 +54,19 @@ async def api(scope: Any, receive: Any, send: Any) -> None:
 def front() -> Front:
     doors = Doors()
     names = ("echo", "broken", "absent", "busy", "down")
-    made = {name: Door(getattr(doors, name), max_body=1000) for name in names}
-    return Front(made, api, Metrics())
+    built = {name: Door(f"/{name}", getattr(doors, name), max_body=1000) for name in names}
+    return Front(built, api, Metrics())
 
 
 @pytest.fixture(params=["directly", "through ASGI"])
 async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """Doors are reached both ways, and behave the same."""
-    made = front()
+    doors = front()
 
     async def wrapped(scope: Any, receive: Any, send: Any) -> None:
-        await made(scope, receive, send)
+        await doors(scope, receive, send)
 
-    async with listening(made if request.param == "directly" else wrapped) as url:
+    async with listening(doors if request.param == "directly" else wrapped) as url:
         yield url
 
 
@@ -310,7 +310,7 @@ async def test_what_was_begun_is_answered_before_the_server_ends() -> None:
         await go_on.wait()
         return Response(200, b"done")
 
-    async with listening(Front({"slow": Door(slow)}, api, Metrics())) as url:
+    async with listening(Front({"slow": Door("/slow", slow)}, api, Metrics())) as url:
         kept = request("/slow").replace(b"Connection: close\r\n", b"")
         asking = asyncio.create_task(raw(url, kept))
         await begun.wait()
@@ -327,13 +327,13 @@ async def test_a_door_knows_who_asks_for_what() -> None:
         seen.append(asked)
         return Response(200)
 
-    made = Front({"note": Door(note, max_body=10)}, api, Metrics())
+    noting = Front({"note": Door("/note", note, max_body=10)}, api, Metrics())
     sent = request("/note/a%20b?x=%31&y", b"abc", b"X-Two: 1", b"x-two: 2")
-    async with listening(made) as url:
+    async with listening(noting) as url:
         await raw(url, sent)
 
     async def wrapped(scope: Any, receive: Any, send: Any) -> None:
-        await made(scope, receive, send)
+        await noting(scope, receive, send)
 
     async with listening(wrapped) as url:
         await raw(url, sent)

@@ -9,60 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract import model
+from tests.server.events import http_event, sqs_record, stream_record
 from waystation.errors import SettingsError
-from waystation.queues import Consumer, Message, QueueSpec, open_queues
+from waystation.seam import Response, Watcher
 from waystation.server import aws_lambda
 from waystation.server.app import build_app
-from waystation.server.asgi import Response
-from waystation.server.aws_lambda import answer, follow, work_off
+from waystation.server.asgi import send_response
+from waystation.server.aws_lambda import Handlers, answer, follow, work_off
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tests.support.site import Site
+    from waystation.queues import Message
     from waystation.store import Change
-
-
-def http_event(
-    method: str, path: str, body: str | None = None, *, stage: str = "$default", **headers: str
-) -> dict[str, Any]:
-    """A request in payload format 2.0."""
-    shown = {name.replace("_", "-"): value for name, value in headers.items()}
-    return {
-        "version": "2.0",
-        "routeKey": "$default",
-        "rawPath": path,
-        "rawQueryString": "limit=5",
-        "cookies": ["a=1", "b=2"],
-        "headers": {
-            "accept": "*/*",
-            "host": "abc123.execute-api.eu-west-1.amazonaws.com",
-            "x-forwarded-for": "203.0.113.7",
-            "x-forwarded-port": "443",
-            "x-forwarded-proto": "https",
-            **shown,
-        },
-        "queryStringParameters": {"limit": "5"},
-        "requestContext": {
-            "accountId": "123456789012",
-            "apiId": "abc123",
-            "domainName": "abc123.execute-api.eu-west-1.amazonaws.com",
-            "http": {
-                "method": method,
-                "path": path,
-                "protocol": "HTTP/1.1",
-                "sourceIp": "203.0.113.7",
-                "userAgent": "curl/8.5.0",
-            },
-            "requestId": "JKJaXmPLvHcESHA=",
-            "routeKey": "$default",
-            "stage": stage,
-            "time": "16/Nov/2026:00:00:00 +0000",
-            "timeEpoch": 1794787200000,
-        },
-        "body": body,
-        "isBase64Encoded": False,
-    }
 
 
 async def test_a_request_is_answered(server: Site) -> None:
@@ -108,7 +69,7 @@ async def test_paths(path: str, stage: str, seen: str) -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         found.append(scope["path"])
-        await Response(204)(send)
+        await send_response(Response(204), send)
 
     await answer(app, http_event("GET", path, stage=stage))
     assert found == [seen]
@@ -119,7 +80,7 @@ async def test_a_function_url_gives_its_path_encoded() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         found.append((scope["path"], scope["raw_path"]))
-        await Response(204)(send)
+        await send_response(Response(204), send)
 
     event = http_event("GET", "/users/ann%40example.com")
     event["requestContext"]["domainName"] = "abc.lambda-url.eu-west-1.on.aws"
@@ -129,7 +90,8 @@ async def test_a_function_url_gives_its_path_encoded() -> None:
 
 async def test_text_in_another_encoding_is_encoded() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await Response(200, b"caf\xe9", [(b"content-type", b"text/html; charset=latin-1")])(send)
+        kind = (b"content-type", b"text/html; charset=latin-1")
+        await send_response(Response(200, b"caf\xe9", [kind]), send)
 
     got = await answer(app, http_event("GET", "/menu"))
     assert got["isBase64Encoded"] is True
@@ -163,40 +125,6 @@ async def test_what_is_not_text_is_encoded() -> None:
     assert base64.b64decode(got["body"]) == b"\x89PNG\xff"
     assert got["cookies"] == ["x=1", "y=2"]
     assert got["headers"]["vary"] == "a, b"
-
-
-def sqs_record(n: int, group: str | None = None, queue: str = "dev-jobs") -> dict[str, Any]:
-    attributes = {
-        "ApproximateReceiveCount": "2",
-        "SentTimestamp": "1794787200000",
-        "SenderId": "AIDAEXAMPLE",
-        "ApproximateFirstReceiveTimestamp": "1794787200001",
-    }
-    if group is not None:
-        attributes |= {
-            "MessageGroupId": group,
-            "MessageDeduplicationId": str(n),
-            "SequenceNumber": "18849496460467696128",
-        }
-        queue += ".fifo"
-    return {
-        "messageId": f"0000-{n}",
-        "receiptHandle": "AQEBexample",
-        "body": json.dumps(n),
-        "attributes": attributes,
-        "messageAttributes": {
-            "waystation-id": {
-                "stringValue": f"id-{n}",
-                "stringListValues": [],
-                "binaryListValues": [],
-                "dataType": "String",
-            }
-        },
-        "md5OfBody": "e4e68fb7bd0e697a0ae8f1bb342846b3",
-        "eventSource": "aws:sqs",
-        "eventSourceARN": f"arn:aws:sqs:eu-west-1:123456789012:{queue}",
-        "awsRegion": "eu-west-1",
-    }
 
 
 async def test_messages_are_handled_and_failures_named() -> None:
@@ -233,32 +161,8 @@ async def test_a_queue_that_nobody_works_off_loses_nothing() -> None:
         await work_off({"Records": [sqs_record(1)]}, {})
 
 
-TABLES = {"dev-things": model.things}
-
-
-def stream_record(n: int, *, by_ttl: bool = False, table: str = "dev-things") -> dict[str, Any]:
-    keys = {"PK": {"S": "OWNER#ann"}, "SK": {"S": f"THING#{n}"}}
-    image = {**keys, "owner": {"S": "ann"}, "thingId": {"S": str(n)}}
-    record: dict[str, Any] = {
-        "eventID": f"event-{n}",
-        "eventName": "REMOVE" if by_ttl else "INSERT",
-        "eventVersion": "1.1",
-        "eventSource": "aws:dynamodb",
-        "awsRegion": "eu-west-1",
-        "dynamodb": {
-            "ApproximateCreationDateTime": 1794787200.0,
-            "Keys": keys,
-            "OldImage" if by_ttl else "NewImage": image,
-            "SequenceNumber": str(100 + n),
-            "SizeBytes": 26,
-            "StreamViewType": "NEW_AND_OLD_IMAGES",
-        },
-        "eventSourceARN": f"arn:aws:dynamodb:eu-west-1:123456789012:table/{table}"
-        "/stream/2026-11-16T00:00:00.000",
-    }
-    if by_ttl:
-        record["userIdentity"] = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
-    return record
+def watched(handle: Callable[[Change], Awaitable[None]]) -> dict[str, list[Watcher]]:
+    return {"dev-things": [Watcher("test", model.things, handle)]}
 
 
 async def test_changes_are_handed_on_in_order() -> None:
@@ -268,7 +172,7 @@ async def test_changes_are_handed_on_in_order() -> None:
         seen.append(change)
 
     event = {"Records": [stream_record(1), stream_record(2, by_ttl=True)]}
-    assert await follow(event, TABLES, {"things": watch}) == {"batchItemFailures": []}
+    assert await follow(event, watched(watch)) == {"batchItemFailures": []}
     assert [(change.kind, change.expired) for change in seen] == [
         ("insert", False),
         ("remove", True),
@@ -285,7 +189,7 @@ async def test_changes_come_again_from_the_first_failure_on() -> None:
         seen.append(change.id)
 
     event = {"Records": [stream_record(n) for n in (1, 2, 3)]}
-    got = await follow(event, TABLES, {"things": watch})
+    got = await follow(event, watched(watch))
     assert got == {"batchItemFailures": [{"itemIdentifier": "102"}]}
     assert seen == ["101"]
 
@@ -293,36 +197,25 @@ async def test_changes_come_again_from_the_first_failure_on() -> None:
 @pytest.mark.parametrize("table", ["dev-things", "prod-things"])
 async def test_a_table_that_nobody_follows_loses_nothing(table: str) -> None:
     with pytest.raises(SettingsError, match=table):
-        await follow({"Records": [stream_record(1, table=table)]}, TABLES, {})
+        await follow({"Records": [stream_record(1, table=table)]}, {})
 
 
-def test_the_handlers_as_lambda_calls_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_handlers_as_lambda_calls_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process, settings from the environment, parts that stay open between calls."""
     monkeypatch.setenv("WAYSTATION_STORE", f"sqlite:///{tmp_path / 'w.db'}")
     monkeypatch.setenv("WAYSTATION_BLOBS", f"file:{tmp_path / 'blobs'}")
-    monkeypatch.setattr(aws_lambda, "configure_logs", lambda: None)
-    process = aws_lambda._Process()
-    monkeypatch.setattr(aws_lambda, "_process", process)
+    handlers = Handlers(logs=False)
     for _ in range(2):
-        got = aws_lambda.http(http_event("GET", "/readyz"), None)
+        got = handlers.http(http_event("GET", "/readyz"), None)
         assert got["statusCode"] == 200
-    handled: list[int] = []
-    spec = QueueSpec(name="jobs")
-
-    async def handle(message: Message) -> None:
-        handled.append(message.decode())
-
-    async def add_consumer() -> None:
-        runtime = await process.runtime()
-        queues = await open_queues("embedded", [spec], runtime.store)
-        runtime.consumers["jobs"] = Consumer(queues[spec], handle)
-
-    process.run(add_consumer())
-    assert aws_lambda.sqs({"Records": [sqs_record(7)]}, None) == {"batchItemFailures": []}
-    assert handled == [7]
+    with pytest.raises(SettingsError, match="dev-jobs"):
+        handlers.sqs({"Records": [sqs_record(7)]}, None)
     with pytest.raises(SettingsError, match="dev-things"):
-        aws_lambda.streams({"Records": [stream_record(1)]}, None)
-    aws_lambda.schedule({"source": "aws.events"}, None)
-    process.close()
+        handlers.streams({"Records": [stream_record(1)]}, None)
+    handlers.schedule({"source": "aws.events"}, None)
+    handlers.close()
+
+
+def test_lambda_finds_the_handlers_by_name() -> None:
+    for name in ("http", "sqs", "streams", "schedule"):
+        assert callable(getattr(aws_lambda, name))

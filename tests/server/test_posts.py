@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from litestar import Router, post
 
+from tests.support.site import site
 from waystation.accounts.tables import ApiKey
-from waystation.patterns.fingerprints import fingerprint
-from waystation.patterns.idempotency import Record
+from waystation.patterns import Record, fingerprint
+from waystation.seam import Running, System
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from tests.support.site import Site
@@ -94,19 +97,24 @@ async def test_a_refused_caller_may_come_again_with_the_right_token(server: Site
     assert (await server.post(PATH, {"name": "a"}, token=admin, key="k-1")).status == 201
 
 
-async def test_a_fault_of_ours_is_not_repeated(
-    server: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = await server.api_key()
-    create = server.runtime.accounts.keys.create
+async def test_a_fault_of_ours_is_not_repeated(clock: ManualClock) -> None:
+    asked = 0
 
-    async def broken(*_: object) -> None:
-        raise ZeroDivisionError
+    @post("/v1/flaky")
+    async def flaky() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ZeroDivisionError
 
-    monkeypatch.setattr(server.runtime.accounts.keys, "create", broken)
-    assert (await server.post(PATH, {"name": "a"}, token=token, key="k-1")).status == 500
-    monkeypatch.setattr(server.runtime.accounts.keys, "create", create)
-    assert (await server.post(PATH, {"name": "a"}, token=token, key="k-1")).status == 201
+    router = Router(path="/", route_handlers=[flaky])
+    system = System(name="flaky", open=lambda parts: Running(routers=lambda: [router]))
+    async with site(clock, systems=[*SYSTEMS, system]) as server:
+        token = await server.api_key()
+        assert (await server.post("/v1/flaky", token=token, key="k-1")).status == 500
+        assert (await server.post("/v1/flaky", token=token, key="k-1")).status == 201
+        assert (await server.post("/v1/flaky", token=token, key="k-1")).status == 201
+    assert asked == 2
 
 
 async def test_an_answer_is_forgotten_after_a_day(server: Site, clock: ManualClock) -> None:

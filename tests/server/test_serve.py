@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.dynamodb_local import free_port
-from waystation.server.runtime import Runtime
+from waystation.seam import Running, System
 from waystation.server.serve import serve
 from waystation.settings import Settings
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,7 +168,7 @@ def test_told_twice_it_does_not_wait(tmp_path: Path) -> None:
 def test_roles(tmp_path: Path) -> None:
     with serving(tmp_path, "--role", "worker") as worker, serving(tmp_path, "--role", "api") as api:
         jobs = [job["name"] for job in worker.get("/readyz")["jobs"]]
-        assert jobs == ["relay", "sweep", "queues", "relay-received"]
+        assert sorted(jobs) == ["queues", "relay", "relay-received", "sweep"]
         assert api.get("/readyz")["jobs"] == []
         with pytest.raises(urllib.error.HTTPError) as refused:
             worker.get("/v1/me")
@@ -236,6 +237,10 @@ async def test_stopping_lets_background_work_finish(
             await asyncio.sleep(0.01)
         finished.append("job")
 
-    monkeypatch.setattr(Runtime, "add_jobs", lambda runtime: runtime.supervisor.add("job", job))
-    await serve(Settings(port=0), "all", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    working = System(name="working", open=lambda parts: Running(jobs={"job": job}))
+
+    def started(url: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    await serve(Settings(port=0), "all", started, [*SYSTEMS, working])
     assert finished == ["job"]

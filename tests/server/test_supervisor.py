@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from waystation.seam import Job, every
 from waystation.server import supervisor as module
-from waystation.server.supervisor import Supervisor, every
+from waystation.server.supervisor import Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -121,5 +122,5 @@ async def test_a_regular_job_is_done_again_and_again() -> None:
     await asyncio.wait_for(task, 5)
 
 
-async def _run(job: module.Job, stopping: asyncio.Event) -> None:
+async def _run(job: Job, stopping: asyncio.Event) -> None:
     await job(stopping)

@@ -8,8 +8,9 @@ import pytest
 
 from tests.contract.model import TABLES, Thing, things
 from waystation.errors import TableMismatch, TableMissing
+from waystation.seam import tables_of
 from waystation.store import Index, Item, KeyAttribute, Store, Table, open_store
-from waystation.tables import TABLES as ALL_TABLES
+from waystation.systems import SYSTEMS
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ async def test_another_ttl_attribute_is_refused(dynamodb_url: str, env: str) -> 
 
 
 async def test_every_table_of_the_product_can_be_created(dynamodb_url: str, env: str) -> None:
-    async with await opened(dynamodb_url, ALL_TABLES, env) as store:
+    async with await opened(dynamodb_url, tables_of(SYSTEMS), env) as store:
         await store.ensure_tables()
         await store.ensure_tables()
 

@@ -54,11 +54,15 @@ async def test_closing_finishes_what_was_accepted(file: Path) -> None:
         assert await store.count(Thing.query("ann")) == 50
 
 
-async def test_a_closed_store_refuses_writes(file: Path) -> None:
+async def test_a_closed_store_refuses(file: Path) -> None:
     store = await opened(file)
     await store.close()
     with pytest.raises(StoreUnavailable):
         await store.put(Thing("ann", "1"))
+    with pytest.raises(StoreUnavailable):
+        await store.get(Thing.key("ann", "1"))
+    with pytest.raises(StoreUnavailable):
+        await store.query(Thing.query("ann"))
 
 
 async def test_a_write_whose_caller_has_gone_stands(file: Path) -> None:

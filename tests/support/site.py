@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
@@ -12,16 +14,20 @@ import msgspec
 import uvicorn
 
 from waystation.accounts.passwords import Passwords
+from waystation.accounts.system import open_accounts
+from waystation.seam import settings_of
 from waystation.server.app import build_app
 from waystation.server.protocol import BoundedProtocol
 from waystation.server.runtime import Runtime, running
-from waystation.settings import Settings
+from waystation.settings import Settings, load_settings
+from waystation.systems import ACCOUNTS, SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from waystation.accounts.oauth import Provider
     from waystation.clock import ManualClock
+    from waystation.seam import System
     from waystation.server.asgi import App
 
 SECRET = "s" * 40
@@ -85,6 +91,10 @@ class Site:
     async def post(self, path: str, json: object = None, **more: Any) -> Answer:
         return await self.call("POST", path, json, **more)
 
+    @property
+    def accounts(self) -> Any:
+        return self.runtime.provided["accounts"]
+
     async def sign_up(self, email: str = "ann@example.com") -> dict[str, Any]:
         """The tokens of a new account."""
         account = {"email": email, "password": "correct horse", "name": "Ann"}
@@ -98,9 +108,9 @@ class Site:
         permissions: Literal["read", "write", "admin"] = "admin",
         email: str = "ann@example.com",
     ) -> str:
-        user = await self.runtime.accounts.find_or_open(email)
-        _, secret = await self.runtime.accounts.keys.create(user.user_id, "test", permissions)
-        return secret
+        user = await self.accounts.find_or_open(email)
+        _, secret = await self.accounts.keys.create(user.user_id, "test", permissions)
+        return str(secret)
 
 
 @asynccontextmanager
@@ -127,22 +137,38 @@ async def listening(app: App) -> AsyncIterator[str]:
             await server.shutdown(sockets=[listener])
 
 
+def settings_with(systems: Sequence[System] = SYSTEMS, **given: Any) -> Settings:
+    """Settings that nothing outside the test has a say in."""
+    return load_settings(settings_of(systems), environ={}, **given)
+
+
+def with_quick_passwords(
+    systems: Sequence[System], providers: dict[str, Provider] | None = None
+) -> list[System]:
+    """The systems, with passwords that are hashed faster than is safe."""
+    quick = partial(open_accounts, passwords=Passwords(cost=4), providers=providers)
+    return [replace(system, open=quick) if system is ACCOUNTS else system for system in systems]
+
+
 @asynccontextmanager
 async def site(
     clock: ManualClock,
     *,
+    systems: Sequence[System] = SYSTEMS,
     providers: dict[str, Provider] | None = None,
+    background: bool = False,
     wrap: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Site]:
-    """A server in memory. Passwords are hashed faster than is safe."""
-    made = Settings(
-        **{"store": "sqlite://:memory:", "blobs": "memory:///", "secret_key": SECRET, **settings}
-    )
+    """A server in memory."""
+    memory = {"store": "sqlite://:memory:", "blobs": "memory:///", "secret_key": SECRET}
+    quick = with_quick_passwords(systems, providers)
     async with (
-        running(made, clock=clock, passwords=Passwords(cost=4)) as runtime,
+        running(
+            settings_with(systems, **memory | settings), quick, background=background, clock=clock
+        ) as runtime,
         aiohttp.ClientSession() as http,
     ):
-        app: Any = build_app(runtime, providers)
+        app: Any = build_app(runtime)
         async with listening(wrap(app) if wrap else app) as url:
             yield Site(url, runtime, http)

@@ -1,1 +1,7 @@
-"""Accounts: who may call, with which rights, on which plan."""
+"""Who is calling: sign-up, keys, sessions and plans."""
+
+from waystation.accounts.plans import PLANS, Limits
+from waystation.accounts.service import Accounts
+from waystation.accounts.tables import Identity, KeyCheck, Plan, User, main
+
+__all__ = ["PLANS", "Accounts", "Identity", "KeyCheck", "Limits", "Plan", "User", "main"]

@@ -11,12 +11,14 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody  # noqa: TC002
 from msgspec import Meta
 
-from waystation.accounts.addresses import throttled
 from waystation.accounts.plans import PLANS, Limits
-from waystation.accounts.service import Accounts, Principal
-from waystation.accounts.tables import ApiKey, Permission, Plan
+from waystation.accounts.service import Accounts
+from waystation.accounts.tables import ApiKey, Plan
 from waystation.accounts.tokens import Tokens  # noqa: TC001
-from waystation.errors import InvalidInput
+from waystation.errors import NotFound
+from waystation.ids import is_id
+from waystation.patterns import Listing, listing, sender_key
+from waystation.seam import PUBLIC, Permission, Principal, Role, needs
 
 Service = NamedDependency[Accounts]
 AnyRequest = Request[Principal, None, State]
@@ -43,6 +45,7 @@ class Me(msgspec.Struct, kw_only=True):
     email: str
     name: str
     plan: Plan
+    role: Annotated[Role, Meta(description="operator: created on the command line")]
     limits: Limits
     created_at: str
 
@@ -67,18 +70,12 @@ class CreatedKey(Key, kw_only=True):
     key: Annotated[str, Meta(description="the key itself, shown this once")]
 
 
-class Keys(msgspec.Struct):
-    data: list[Key]
-    cursor: str | None = None
-    has_more: bool = False
-
-
 class AuthController(Controller):
     """Opening an account and signing in."""
 
     path = "/v1/auth"
     tags = ("Accounts",)
-    opt = {"public": True}  # noqa: RUF012 - Litestar's own way
+    opt = PUBLIC
 
     @post("/signup", summary="Open an account")
     async def sign_up(
@@ -115,34 +112,35 @@ class AccountController(Controller):
             email=user.email,
             name=user.name,
             plan=user.plan,
+            role=user.role,
             limits=PLANS[user.plan],
             created_at=user.created_at,
         )
 
-    @post("/api-keys", opt={"needs": "admin"}, summary="Make an API key")
+    @post("/api-keys", opt=needs("admin"), summary="Create an API key")
     async def create_key(
         self, data: JSONBody[NewKey], request: AnyRequest, accounts: Service
     ) -> CreatedKey:
-        made, secret = await accounts.keys.create(request.user.user_id, data.name, data.permissions)
-        return CreatedKey(**msgspec.structs.asdict(_shown(made)), key=secret)
+        key, secret = await accounts.keys.create(request.user.user_id, data.name, data.permissions)
+        return CreatedKey(**msgspec.structs.asdict(_key_view(key)), key=secret)
 
-    @get("/api-keys", opt={"needs": "admin"}, summary="All API keys")
-    async def list_keys(self, request: AnyRequest, accounts: Service) -> Keys:
-        return Keys([_shown(key) for key in await accounts.keys.of(request.user.user_id)])
+    @get("/api-keys", opt=needs("admin"), summary="All API keys")
+    async def list_keys(self, request: AnyRequest, accounts: Service) -> Listing[Key]:
+        return listing([_key_view(key) for key in await accounts.keys.of(request.user.user_id)])
 
-    @delete("/api-keys/{key_id:str}", opt={"needs": "admin"}, summary="Revoke an API key")
+    @delete("/api-keys/{key_id:str}", opt=needs("admin"), summary="Revoke an API key")
     async def revoke_key(
         self, key_id: FromPath[str], request: AnyRequest, accounts: Service
     ) -> None:
-        if len(key_id) > 64:
-            raise InvalidInput("key_id", "this is not a key's id")
+        if not is_id(key_id):
+            raise NotFound("there is no such key")
         await accounts.keys.revoke(request.user.user_id, key_id)
 
 
 router = Router(path="/", route_handlers=[AuthController, AccountController])
 
 
-def _shown(key: ApiKey) -> Key:
+def _key_view(key: ApiKey) -> Key:
     return Key(
         id=key.key_id,
         name=key.name,
@@ -154,4 +152,4 @@ def _shown(key: ApiKey) -> Key:
 
 
 def address_of(client: Address | None) -> str:
-    return throttled(client.host if client else None)
+    return sender_key(client.host if client else None)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from waystation.accounts.tables import ApiKey
 from waystation.errors import ConditionFailed, Conflict, NotFound, StoreError, Unauthenticated
 from waystation.ids import nanoid, new_id, secret_hash
 from waystation.store import exists, key_of, set_to
+from waystation.times import iso, seconds_of
 
 if TYPE_CHECKING:
-    from waystation.accounts.tables import Permission
+    from waystation.seam import Permission
     from waystation.store import Store
 
 log = logging.getLogger(__name__)
@@ -67,22 +67,9 @@ class ApiKeys:
     async def _note_use(self, key: ApiKey) -> None:
         """Remember that a key is in use, to the minute."""
         now = self._store.clock()
-        if key.last_used_at is not None and now - _seconds(key.last_used_at) < _USED_EVERY:
+        if key.last_used_at is not None and now - seconds_of(key.last_used_at) < _USED_EVERY:
             return
         try:
             await self._store.update(key_of(key), set_to("last_used_at", iso(now)), when=exists())
         except StoreError as error:
             log.warning("the use of key %s was not noted: %s", key.key_id, error)
-
-
-def iso(seconds: float) -> str:
-    """A time as the tables and the answers write it."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _seconds(text: str) -> float:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0

@@ -13,7 +13,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 
 from waystation.accounts.tables import SignIn
@@ -26,19 +25,19 @@ from waystation.errors import (
     Unauthenticated,
 )
 from waystation.ids import nanoid, secret_hash
-from waystation.patterns.ratelimits import Limit, LocalLimiter
+from waystation.patterns import Limit, LocalLimiter
 from waystation.store import exists
 
 if TYPE_CHECKING:
     from waystation.accounts.service import Accounts
+    from waystation.accounts.settings import AccountSettings
     from waystation.accounts.tables import Plan
     from waystation.accounts.tokens import Tokens
-    from waystation.settings import Settings
+    from waystation.outbound import Outbound
     from waystation.store import Store
 
 _SECONDS = 600
 _BEGINNINGS = Limit(60, 600)
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
 _MAX_ANSWER = 256 * 1024
 
 
@@ -62,7 +61,7 @@ class Person(msgspec.Struct, frozen=True):
     name: str
 
 
-def configured(settings: Settings) -> dict[str, Provider]:
+def configured(settings: AccountSettings) -> dict[str, Provider]:
     """The providers that the settings turn on."""
     found = {}
     if settings.github_client_id and settings.github_client_secret:
@@ -94,6 +93,7 @@ class SignInElsewhere:
         self,
         store: Store,
         accounts: Accounts,
+        outbound: Outbound,
         providers: dict[str, Provider],
         *,
         public_url: str,
@@ -101,6 +101,7 @@ class SignInElsewhere:
         signups: bool,
     ) -> None:
         self._store = store
+        self._outbound = outbound
         self._accounts = accounts
         self._providers = providers
         self._public_url = public_url.rstrip("/")
@@ -146,12 +147,11 @@ class SignInElsewhere:
         same = hmac.compare_digest(begun.cookie_hash, secret_hash(cookie or ""))
         if begun.provider != name or not same:
             raise Unauthenticated("this sign-in was begun elsewhere: begin again")
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as http:
-            try:
-                token = await self._exchange(http, provider, name, code, begun.verifier)
-                person = await _person(http, provider, token)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise Overloaded(f"{name} did not answer", retry_after=10) from error
+        try:
+            token = await self._exchange(provider, name, code, begun.verifier)
+            person = await self._person(provider, token)
+        except OSError as error:
+            raise Overloaded(f"{name} did not answer", retry_after=10) from error
         user = await self._accounts.by_identity(name, person.subject)
         if user is None:
             if not self._signups:
@@ -179,9 +179,7 @@ class SignInElsewhere:
             raise Unauthenticated("this sign-in has expired or was used: begin again")
         return begun
 
-    async def _exchange(
-        self, http: aiohttp.ClientSession, provider: Provider, name: str, code: str, verifier: str
-    ) -> str:
+    async def _exchange(self, provider: Provider, name: str, code: str, verifier: str) -> str:
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -190,11 +188,46 @@ class SignInElsewhere:
             "client_secret": provider.client_secret,
             "code_verifier": verifier,
         }
-        answer = await _fetch(http, "POST", provider.token_url, data=form)
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = await self._fetch("POST", provider.token_url, kind, urlencode(form).encode())
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(token, str):
             raise Unauthenticated(f"{name} did not accept the code")
         return token
+
+    async def _person(self, provider: Provider, token: str) -> Person:
+        """The person behind a token, if their email was verified."""
+        bearer = {"Authorization": f"Bearer {token}"}
+        fetched = [self._fetch("GET", provider.user_url, bearer)]
+        if provider.emails_url is not None:
+            fetched.append(self._fetch("GET", provider.emails_url, bearer))
+        user, *emails = await asyncio.gather(*fetched)
+        subject = user.get("sub") or user.get("id") if isinstance(user, dict) else None
+        email = _primary(emails[0]) if emails else _verified(user)
+        if subject is None or email is None:
+            raise Forbidden("there is no verified email with that account")
+        name = user.get("name") or user.get("login") or email.partition("@")[0]
+        return Person(str(subject), email, str(name)[:100])
+
+    async def _fetch(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None = None
+    ) -> Any:
+        """An answer's JSON, empty where the provider refused; OSError when there was none."""
+        reply = await self._outbound.request(
+            method,
+            url,
+            headers={"Accept": "application/json", **headers},
+            body=body,
+            most=_MAX_ANSWER,
+        )
+        if reply.status == 0 or reply.status >= 500 or not reply.whole:
+            raise OSError(reply.error or f"status {reply.status}, or too large an answer")
+        if reply.status >= 400:
+            return {}
+        try:
+            return msgspec.json.decode(reply.body)
+        except msgspec.DecodeError as error:
+            raise OSError("the answer is not JSON") from error
 
     def _provider(self, name: str) -> Provider:
         if name not in self._providers:
@@ -203,21 +236,6 @@ class SignInElsewhere:
 
     def _return_url(self, name: str) -> str:
         return f"{self._public_url}/v1/auth/{name}/callback"
-
-
-async def _person(http: aiohttp.ClientSession, provider: Provider, token: str) -> Person:
-    """The person behind a token, if their email was verified."""
-    bearer = {"Authorization": f"Bearer {token}"}
-    fetched = [_fetch(http, "GET", provider.user_url, headers=bearer)]
-    if provider.emails_url is not None:
-        fetched.append(_fetch(http, "GET", provider.emails_url, headers=bearer))
-    user, *emails = await asyncio.gather(*fetched)
-    subject = user.get("sub") or user.get("id") if isinstance(user, dict) else None
-    email = _primary(emails[0]) if emails else _verified(user)
-    if subject is None or email is None:
-        raise Forbidden("there is no verified email with that account")
-    name = user.get("name") or user.get("login") or email.partition("@")[0]
-    return Person(str(subject), email, str(name)[:100])
 
 
 def _verified(user: Any) -> str | None:
@@ -232,23 +250,3 @@ def _primary(emails: Any) -> str | None:
         if good and entry.get("verified") is True and entry.get("email"):
             return str(entry["email"])
     return None
-
-
-async def _fetch(http: aiohttp.ClientSession, method: str, url: str, **more: Any) -> Any:
-    headers = {"Accept": "application/json", **more.pop("headers", {})}
-    async with http.request(
-        method, url, headers=headers, allow_redirects=False, **more
-    ) as response:
-        body = b""
-        async for part in response.content.iter_any():
-            body += part
-            if len(body) > _MAX_ANSWER:
-                raise aiohttp.ClientError("the answer is too large")
-        if response.status >= 500:
-            raise aiohttp.ClientError(f"status {response.status}")
-        if response.status >= 400:
-            return {}
-    try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise aiohttp.ClientError("the answer is not JSON") from error

@@ -14,6 +14,7 @@ from waystation.accounts.api import address_of
 from waystation.accounts.oauth import SignInElsewhere
 from waystation.accounts.tokens import Tokens  # noqa: TC001
 from waystation.errors import Unauthenticated
+from waystation.seam import PUBLIC
 
 _COOKIE = "waystation_signin"
 _PATH = "/v1/auth"
@@ -28,7 +29,7 @@ class OAuthController(Controller):
 
     path = _PATH
     tags = ("Accounts",)
-    opt = {"public": True}  # noqa: RUF012 - Litestar's own way
+    opt = PUBLIC
 
     @get("/{provider:str}/start", status_code=302, summary="Sign in with GitHub or Google")
     async def start(

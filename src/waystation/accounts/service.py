@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from waystation.accounts.keys import PREFIX, ApiKeys, iso
+from waystation.accounts.keys import PREFIX, ApiKeys
 from waystation.accounts.passwords import Passwords, check_password
-from waystation.accounts.tables import EmailClaim, Identity, Permission, Plan, User
+from waystation.accounts.tables import EmailClaim, Identity, Plan, User
 from waystation.accounts.tokens import Sessions, Tokens
 from waystation.errors import (
     Conflict,
@@ -22,30 +20,19 @@ from waystation.errors import (
     Unauthenticated,
 )
 from waystation.ids import new_id
-from waystation.patterns.ratelimits import Limit, SharedLimiter
+from waystation.patterns import Limit, SharedLimiter
+from waystation.seam import Principal, Role
 from waystation.store import Put, absent
+from waystation.times import iso
 
 if TYPE_CHECKING:
-    from waystation.patterns.vault import Vault
+    from waystation.patterns import Vault
     from waystation.store import Store
 
 _EMAIL = re.compile(r"[^@\s#\x00-\x1f]{1,64}@(?:[^@\s.#\x00-\x1f]{1,63}\.)*[^@\s.#\x00-\x1f]{1,63}")
 _PER_ACCOUNT = Limit(10, 900)
 _PER_ADDRESS = Limit(50, 900)
 _SIGNUPS = Limit(20, 3600)
-_RANKS: dict[Permission, int] = {"read": 1, "write": 2, "admin": 3}
-
-
-class Principal(msgspec.Struct, frozen=True):
-    """Who is calling, and what they may do."""
-
-    user_id: str
-    permissions: Permission
-    how: Literal["key", "session"]
-
-    def require(self, needed: Permission) -> None:
-        if _RANKS[self.permissions] < _RANKS[needed]:
-            raise Forbidden(f"this takes the permission {needed}; the key has {self.permissions}")
 
 
 class Accounts:
@@ -87,6 +74,7 @@ class Accounts:
         name: str,
         plan: Plan,
         *,
+        role: Role = "tenant",
         password_hash: str | None = None,
         identity: tuple[str, str] | None = None,
     ) -> User:
@@ -99,6 +87,7 @@ class Accounts:
             name=name,
             password_hash=password_hash,
             plan=plan,
+            role=role,
             github_id=identity[1] if identity and identity[0] == "github" else None,
             google_id=identity[1] if identity and identity[0] == "google" else None,
             usage_period_start=now[:10],
@@ -159,14 +148,20 @@ class Accounts:
             raise NotFound("the account is gone")
         return user
 
+    async def role(self, user_id: str) -> Role:
+        """What an account is to the installation. Doubt makes it a tenant."""
+        user = await self._store.get(User.key(user_id))
+        return "tenant" if user is None else user.role
+
     async def find_or_open(self, email: str) -> User:
-        """The account of an email; opened without limits if there is none."""
+        """The account of an email; opened as an operator's, without limits, if there is none."""
         email = folded(email)
         user = await self.by_email(email)
         if user is not None:
             return user
         try:
-            return await self.open(email, email.partition("@")[0], "unlimited")
+            name = email.partition("@")[0]
+            return await self.open(email, name, "unlimited", role="operator")
         except Conflict:
             user = await self.by_email(email)
             assert user is not None
@@ -184,7 +179,7 @@ class Accounts:
         session = await self.sessions.check(token)
         return Principal(session.user_id, "admin", "session")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._passwords.close()
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from waystation.seam import Permission, Role
 from waystation.store import Index, Item, Table
 
 Plan = Literal["free", "starter", "pro", "team", "unlimited"]
-Permission = Literal["read", "write", "admin"]
 
 main = Table(
     "ferryhook-main",
@@ -38,6 +38,7 @@ class User(
 ):
     """An account. `password_hash` is None for those who sign in elsewhere.
 
+    `role` says whether it belongs to the installation or to somebody who signed up.
     `billed_at` is the time of the latest subscription event that has set the plan.
     """
 
@@ -46,6 +47,7 @@ class User(
     name: str
     password_hash: str | None = None
     plan: Plan = "free"
+    role: Role = "tenant"
     stripe_customer_id: str | None = None
     stripe_sub_id: str | None = None
     github_id: str | None = None

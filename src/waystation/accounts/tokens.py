@@ -18,7 +18,7 @@ from waystation.ids import nanoid
 from waystation.store import attr, key_of, set_to
 
 if TYPE_CHECKING:
-    from waystation.patterns.vault import Vault
+    from waystation.patterns import Vault
     from waystation.store import Store
 
 ACCESS_SECONDS = 15 * 60

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from waystation.patterns.leases import Lease
-    from waystation.store import Key, Store
-    from waystation.store.actions import Action
-    from waystation.store.updates import Change
+    from waystation.store import Action, Edit, Key, Store
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -312,21 +310,21 @@ class Idempotency:
             and (ends is None or ends <= self._store.now() - self._leases.skew)
         )
 
-    def completion(self, value: object) -> tuple[Change, ...]:
+    def completion(self, value: object) -> tuple[Edit, ...]:
         """The changes that record a result. One that cannot be kept must not undo the work."""
         done = (set_to("status", "completed"), *self._ending())
         try:
             packed = _encode(value)
             self.check_size(packed)
-        except Exception as error:  # noqa: BLE001 - encoding runs the value's own code
+        except Exception as error:  # noqa: BLE001 - every caller must hear of it
             return (*done, set_to("result_lost", f"{type(error).__name__}: {error}"[:200]))
         return (*done, set_to("result", packed))
 
-    def _failure(self, error: Exception) -> tuple[Change, ...]:
+    def _failure(self, error: Exception) -> tuple[Edit, ...]:
         """The changes that record an error for good."""
         return (set_to("status", "failed"), *self._ending(), set_to("failure", Failure.of(error)))
 
-    def _ending(self) -> tuple[Change, ...]:
+    def _ending(self) -> tuple[Edit, ...]:
         now = self._store.now()
         return (
             set_to("completed_at", now),
@@ -338,7 +336,7 @@ class Idempotency:
         if len(packed) > self.max_result:
             raise ValueError(f"{len(packed)} bytes are more than {self.max_result}")
 
-    async def _finish(self, lease: Lease, *changes: Change) -> Record | None:
+    async def _finish(self, lease: Lease, *changes: Edit) -> Record | None:
         """Complete the work, or find what a successor made of it.
 
         The work is done: neither a cancellation nor a store that is away for a moment may lead to
@@ -347,7 +345,7 @@ class Idempotency:
         lease.settling = True
         return await asyncio.shield(self._record(lease, changes))
 
-    async def _record(self, lease: Lease, changes: tuple[Change, ...]) -> Record | None:
+    async def _record(self, lease: Lease, changes: tuple[Edit, ...]) -> Record | None:
         closing = lease.closing(*changes)
         while True:
             try:

@@ -28,17 +28,17 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.ids import nanoid
-from waystation.store import Update, absent, attr, if_absent, key_of, remove, set_to
+from waystation.store import Check, Claims, Update, absent, attr, if_absent, key_of, remove, set_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from waystation.clock import Clock
-    from waystation.store import Condition, Item, Key, Store
-    from waystation.store.actions import Action
-    from waystation.store.updates import Change
+    from waystation.store import Action, Condition, Edit, Item, Key, Store
 
 log = logging.getLogger(__name__)
+
+CLAIMS = Claims("lease_token", "lease_expires_at")
 
 
 class Leases:
@@ -80,7 +80,7 @@ class Leases:
     async def claim(
         self,
         key: Key[Any],
-        *changes: Change,
+        *changes: Edit,
         when: Condition | None = None,
         token: str | None = None,
         above: int = 0,
@@ -88,9 +88,8 @@ class Leases:
         """The lease, with some changes made along with it; ConditionFailed when that cannot be."""
         token = token or nanoid(21)
         begun = self.monotonic()
-        made = (
-            set_to("lease_token", token),
-            set_to("lease_expires_at", self.expiry()),
+        taking = (
+            *CLAIMS.take(token, self.expiry()),
             set_to("fence", if_absent("fence", above) + 1),
             *changes,
         )
@@ -98,10 +97,10 @@ class Leases:
 
         async def take() -> Lease:
             try:
-                row = await self.store.update(key, *made, when=free, returning="new")
+                row = await self.store.update(key, *taking, when=free, returning="new")
             except OutcomeUnknown:
                 # With our own token the same again is safe, and tells.
-                row = await self.store.update(key, *made, when=free, returning="new")
+                row = await self.store.update(key, *taking, when=free, returning="new")
             return Lease(self, key, token, row, begun)
 
         return await _to_the_end(take())
@@ -121,11 +120,7 @@ class Leases:
 
     def free(self, token: str) -> Condition:
         """That a lease can be taken: nobody holds it, or we do already."""
-        return (
-            attr("lease_expires_at").absent()
-            | (attr("lease_expires_at") <= self.store.now() - self.skew)
-            | (attr("lease_token") == token)
-        )
+        return CLAIMS.free(self.store.now() - self.skew, token)
 
     def expiry(self) -> int:
         """Whole seconds, rounded up: never earlier than we believe."""
@@ -185,9 +180,13 @@ class Lease:
 
     def owned(self) -> Condition:
         """The condition that the lease is still this one."""
-        return (attr("lease_token") == self.token) & (attr("fence") == self.fence)
+        return CLAIMS.owned(self.token) & (attr("fence") == self.fence)
 
-    async def refresh(self, *changes: Change) -> None:
+    def check(self) -> Check[Any]:
+        """The action that cancels a transaction unless the lease is still this one."""
+        return Check(self.key, self.owned())
+
+    async def refresh(self, *changes: Edit) -> None:
         """Hold on for another period; LeaseLost when that is no longer possible."""
         begun = self._leases.monotonic()
         if begun - self._begun >= self._leases.longest:
@@ -206,12 +205,11 @@ class Lease:
             raise LeaseLost(f"{self.key} is held by another") from error
         self._deadline = begun + self._leases.seconds
 
-    def closing(self, *changes: Change) -> Update[Any]:
+    def closing(self, *changes: Edit) -> Update[Any]:
         """The action that gives up the lease, if it is still ours: for a transaction."""
         return Update(
             self.key,
-            remove("lease_token"),
-            remove("lease_expires_at"),
+            *CLAIMS.give_up(),
             *changes,
             when=self.owned(),
         )
@@ -275,7 +273,7 @@ class Lease:
                     await self.refresh()
             except LeaseLost:
                 break
-            except Exception as error:  # noqa: BLE001 - whatever it was, we may try again
+            except Exception as error:  # noqa: BLE001 - it is the entry's to raise
                 log.warning("%s could not be refreshed: %s", self.key, error)
                 if not self.held:
                     self._lose()

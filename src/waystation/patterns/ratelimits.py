@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import random
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.errors import ConditionFailed, TooManyRequests
 from waystation.ids import secret_hash
+from waystation.patterns.bounded import Newest
 from waystation.store import Item, Table
 
 if TYPE_CHECKING:
@@ -59,16 +60,13 @@ class LocalLimiter:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._windows: OrderedDict[tuple[str, float], dict[int, int]] = OrderedDict()
+        self._windows: Newest[tuple[str, float], dict[int, int]] = Newest(_MAX_KEYS)
 
     def take(self, key: str, limit: Limit) -> None:
         """Count one, or raise TooManyRequests."""
         now = self._clock()
         place = (key, limit.seconds)  # slices of different lengths do not mix
-        used = self._windows.setdefault(place, {})
-        self._windows.move_to_end(place)
-        if len(self._windows) > _MAX_KEYS:
-            self._windows.popitem(last=False)
+        used = self._windows[place] = self._windows.get(place) or {}
         _count(used, limit, now)
 
 
@@ -135,3 +133,17 @@ def _uncount(used: dict[int, int], now: float) -> None:
         used[last] -= 1
         if not used[last]:
             del used[last]
+
+
+def sender_key(host: str | None) -> str:
+    """Whom to throttle when all that is known of a caller is an address: that address, or all of
+    an IPv6 customer's."""
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return host or "unknown"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

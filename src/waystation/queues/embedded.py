@@ -33,7 +33,7 @@ from waystation.queues.base import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from waystation.store.sqlite.engine import SqliteStore
+    from waystation.store.sqlite import SqliteStore
 
 R = TypeVar("R")
 

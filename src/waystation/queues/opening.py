@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import InvalidRequest
 from waystation.queues.embedded import EmbeddedQueues
-from waystation.store.sqlite.engine import SqliteStore
+from waystation.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ async def open_queues(
         return queues
     if url.startswith("sqs://"):
         # Imported here so that embedded queues start without the AWS client.
-        from waystation.aws.session import AwsSession
+        from waystation.aws import AwsSession
         from waystation.queues.sqs import SqsQueues
 
         return SqsQueues(AwsSession(url.removeprefix("sqs://") or None, endpoint_url), specs, store)

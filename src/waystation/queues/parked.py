@@ -13,8 +13,9 @@ from waystation.errors import (
     TransactionCancelled,
     WaystationError,
 )
+from waystation.ids import nanoid
 from waystation.queues.base import DEDUPE_SECONDS
-from waystation.store import Item, Put, Table, absent, attr, exists, key_of, set_to
+from waystation.store import Claims, Item, Put, Table, absent, exists, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _SHARDS = 8
 _BATCH = 50
 _CLAIM_SECONDS = 60
+
+_CLAIMS = Claims("claim", "claimed_until")
 
 parked = Table("waystation-parked", pk="pk", sk="sk", ttl="expires_at")
 
@@ -47,6 +50,7 @@ class Parked(
     id: str
     body: bytes
     group: str | None = None
+    claim: str | None = None
     claimed_until: int = 0
 
 
@@ -130,8 +134,8 @@ class Lot:
         try:
             await self._store.update(
                 key_of(item),
-                set_to("claimed_until", now + _CLAIM_SECONDS),
-                when=exists() & (attr("claimed_until") <= now),
+                *_CLAIMS.take(nanoid(), now + _CLAIM_SECONDS),
+                when=exists() & _CLAIMS.free(now),
             )
         except ConditionFailed:
             return False

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
-from waystation.accounts.keys import iso
 from waystation.errors import ConditionFailed, WaystationError
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Known
 from waystation.relay.sources import alerts_id
 from waystation.relay.states import own_event
 from waystation.store import attr, key_of, set_to
+from waystation.times import iso
 
 if TYPE_CHECKING:
     from waystation.relay.service import Relay

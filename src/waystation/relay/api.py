@@ -11,10 +11,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody  # noqa: TC002
 from msgspec import Meta
 
-from waystation.accounts.keys import iso
-from waystation.accounts.service import Principal
 from waystation.ids import new_id
+from waystation.patterns import Listing, listing
 from waystation.relay.connections import ConnectionChanges, NewConnection  # noqa: TC001
+from waystation.relay.deliver import KEPT_CHARACTERS
 from waystation.relay.events_api import EventController, RelayController
 from waystation.relay.service import Relay
 from waystation.relay.sources import NewSource, SourceChanges  # noqa: TC001
@@ -26,21 +26,11 @@ from waystation.relay.views import (
     connection_view,
     source_view,
 )
+from waystation.seam import Principal, needs
+from waystation.times import iso
 
 Service = NamedDependency[Relay]
 AnyRequest = Request[Principal, None, State]
-
-
-class SourceList(msgspec.Struct):
-    data: list[SourceView]
-    cursor: str | None = None
-    has_more: bool = False
-
-
-class ConnectionList(msgspec.Struct):
-    data: list[ConnectionView]
-    cursor: str | None = None
-    has_more: bool = False
 
 
 class RotatedSecret(msgspec.Struct):
@@ -51,10 +41,6 @@ class RotatedSecret(msgspec.Struct):
 class Secret(msgspec.Struct):
     signing_secret: str
     until: str | None
-
-
-class SecretList(msgspec.Struct):
-    data: list[Secret]
 
 
 class TestResult(msgspec.Struct, kw_only=True):
@@ -71,7 +57,7 @@ class SourceController(Controller):
     path = "/v1/sources"
     tags = ("Relay",)
 
-    @post("", summary="Make a source")
+    @post("", summary="Create a source")
     async def create(
         self, data: JSONBody[NewSource], request: AnyRequest, relay: Service
     ) -> SourceView:
@@ -79,10 +65,10 @@ class SourceController(Controller):
         return source_view(source, relay.keyring, _base(request, relay))
 
     @get("", summary="All sources")
-    async def list_all(self, request: AnyRequest, relay: Service) -> SourceList:
+    async def list_all(self, request: AnyRequest, relay: Service) -> Listing[SourceView]:
         found = await relay.sources.of(request.user.user_id)
         base = _base(request, relay)
-        return SourceList([source_view(source, relay.keyring, base) for source in found])
+        return listing([source_view(source, relay.keyring, base) for source in found])
 
     @get("/{source_id:str}", summary="A source")
     async def show(
@@ -118,17 +104,17 @@ class SourceController(Controller):
         relay: Service,
     ) -> CreatedConnection:
         source = await relay.sources.get(request.user.user_id, source_id)
-        made, secret = await relay.connections.create(source, data)
-        shown = connection_view(made, relay.keyring)
-        return CreatedConnection(**msgspec.structs.asdict(shown), signing_secret=secret)
+        connection, secret = await relay.connections.create(source, data)
+        view = connection_view(connection, relay.keyring)
+        return CreatedConnection(**msgspec.structs.asdict(view), signing_secret=secret)
 
     @get("/{source_id:str}/connections", summary="A source's connections")
     async def connections(
         self, source_id: FromPath[str], request: AnyRequest, relay: Service
-    ) -> ConnectionList:
+    ) -> Listing[ConnectionView]:
         source = await relay.sources.get(request.user.user_id, source_id)
         found = await relay.directory.list_connections(source.source_id)
-        return ConnectionList([connection_view(c, relay.keyring) for c in found])
+        return listing([connection_view(c, relay.keyring) for c in found])
 
 
 class ConnectionController(Controller):
@@ -181,16 +167,14 @@ class ConnectionController(Controller):
 
     @get(
         "/{connection_id:str}/secrets",
-        opt={"needs": "admin"},
+        opt=needs("admin"),
         summary="The secrets that deliveries are signed with",
     )
     async def secrets(
         self, connection_id: FromPath[str], request: AnyRequest, relay: Service
-    ) -> SecretList:
+    ) -> Listing[Secret]:
         found = await relay.connections.secrets(request.user.user_id, connection_id)
-        return SecretList(
-            [Secret(s.secret, None if s.until is None else iso(s.until)) for s in found]
-        )
+        return listing([Secret(s.secret, None if s.until is None else iso(s.until)) for s in found])
 
     @post("/{connection_id:str}/test", status_code=200, summary="Send a test event now")
     async def test(
@@ -204,7 +188,7 @@ class ConnectionController(Controller):
         return TestResult(
             ok=reply.ok,
             status_code=reply.status,
-            response_body=reply.body,
+            response_body=reply.text(KEPT_CHARACTERS),
             latency_ms=reply.milliseconds,
             error=reply.error,
         )

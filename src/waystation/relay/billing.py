@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.accounts.keys import iso
-from waystation.accounts.tables import Identity, Plan, User
+from waystation.accounts import Identity, Plan, User
 from waystation.errors import ConditionFailed
 from waystation.relay.paths import UNREADABLE
 from waystation.relay.tables import Source
 from waystation.store import attr, exists, set_if_absent, set_to
+from waystation.times import iso
 
 if TYPE_CHECKING:
     from waystation.relay.tables import Event
-    from waystation.store import Condition, Store
-    from waystation.store.updates import Change
+    from waystation.store import Condition, Edit, Store
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +122,7 @@ class Billing:
         if plan is None:
             log.warning("subscription %s changes no plan", subscription.id)
             return True
-        changes: list[Change] = [
+        changes: list[Edit] = [
             set_to("plan", plan),
             set_to("stripe_sub_id", subscription.id),
             set_to("billed_at", told.created),
@@ -156,7 +155,7 @@ class Billing:
         return None if known is None else known.user_id
 
     async def _change(
-        self, user_id: str, changes: list[Change], condition: Condition | None = None
+        self, user_id: str, changes: list[Edit], condition: Condition | None = None
     ) -> None:
         """Change the account, unless a later event has done so already."""
         when = exists() if condition is None else exists() & condition

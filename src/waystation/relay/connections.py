@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from waystation.accounts.keys import iso
-from waystation.accounts.plans import PLANS
-from waystation.accounts.tables import User
+from waystation.accounts import PLANS, User
 from waystation.errors import (
     ConditionFailed,
     Conflict,
@@ -18,20 +16,31 @@ from waystation.errors import (
     NotFound,
     TransactionCancelled,
 )
-from waystation.ids import new_id
+from waystation.ids import is_id, new_id
 from waystation.relay.filters import compile_filter
 from waystation.relay.retries import Retry, check_retry
-from waystation.relay.sources import HEADER_NAME, Name, set_or_remove
-from waystation.relay.tables import Connection, Owner, Source, is_id
+from waystation.relay.sources import HEADER_NAME, Name
+from waystation.relay.tables import Connection, Owner, Source
 from waystation.relay.transforms import Transform, check_transform
-from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
+from waystation.store import (
+    Put,
+    Update,
+    absent,
+    add,
+    attr,
+    exists,
+    key_of,
+    remove,
+    set_or_remove,
+    set_to,
+)
+from waystation.times import iso
 
 if TYPE_CHECKING:
+    from waystation.outbound import Guard
     from waystation.relay.directory import Directory
-    from waystation.relay.egress import Guard
     from waystation.relay.keyring import Keyring, OutboundSecret
-    from waystation.store import Store
-    from waystation.store.updates import Change
+    from waystation.store import Edit, Store
 
 HARD_LIMIT = 80
 """Connections of one source on any plan: an event's deliveries are made in one transaction."""
@@ -185,8 +194,8 @@ class Connections:
             changes.append(remove("failing_since"))
         return await self._write(connection, changes)
 
-    def _rules(self, given: ConnectionChanges) -> list[Change]:
-        changes: list[Change] = []
+    def _rules(self, given: ConnectionChanges) -> list[Edit]:
+        changes: list[Edit] = []
         if given.filters is not UNSET:
             changes.append(set_or_remove("filters", _filters(given.filters)))
         if given.transform is not UNSET:
@@ -233,7 +242,7 @@ class Connections:
             raise NotFound("there is no such connection") from None
         self._directory.forget(connection.source_id)
 
-    async def _write(self, connection: Connection, changes: list[Change]) -> Connection:
+    async def _write(self, connection: Connection, changes: list[Edit]) -> Connection:
         try:
             changed = await self._store.update(
                 key_of(connection),

@@ -12,30 +12,31 @@ import msgspec
 
 from waystation.backoff import backoff
 from waystation.errors import Overloaded, StoreError, TransactionCancelled
+from waystation.outbound import Reply
+from waystation.patterns import Tally
 from waystation.relay import standard
-from waystation.relay.egress import Reply
-from waystation.relay.ledger import Tally
 from waystation.relay.retries import GRACE_SECONDS, next_delay, remaining, stored_delays
 from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
 from waystation.relay.transforms import TransformFailed, apply, stored_transform
-from waystation.store import Put, attr, exists, key_of, partition, remove, set_to
+from waystation.store import Claims, Put, attr, exists, key_of, partition, remove, set_to
 
 if TYPE_CHECKING:
-    from waystation.relay.egress import Egress
+    from waystation.outbound import Outbound
+    from waystation.patterns import Timers, WriteBatches
     from waystation.relay.keyring import Keyring
-    from waystation.relay.ledger import Ledger
-    from waystation.relay.wakes import Wakes
-    from waystation.store import Key, Store
-    from waystation.store.actions import Action
-    from waystation.store.updates import Change
+    from waystation.store import Action, Edit, Key, Store
 
 log = logging.getLogger(__name__)
 
 InboxSender = Callable[[dict[str, object], Event, bytes], Awaitable[Reply]]
 """Puts an event into an inbox: where, what, and the body after its transform."""
 
+KEPT_CHARACTERS = 1_000
+"""Of an answer's body."""
+
+_CLAIMS = Claims("claim", "due_at")
 _TRIES = 12
 _MAX_QUERY = 4_000
 _NOT_FORWARDED = frozenset(
@@ -62,16 +63,16 @@ class Deliver:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
-        wakes: Wakes,
-        egress: Egress,
+        batches: WriteBatches,
+        timers: Timers,
+        outbound: Outbound,
         keyring: Keyring,
         inbox: InboxSender | None = None,
     ) -> None:
         self._store = store
-        self._ledger = ledger
-        self._wakes = wakes
-        self._egress = egress
+        self._batches = batches
+        self._timers = timers
+        self._outbound = outbound
         self._keyring = keyring
         self._inbox = inbox
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -82,18 +83,18 @@ class Deliver:
         """Send an event to where the connection points now, signed with its secrets of now."""
         webhook = webhook_of(event)
         try:
-            body, made = apply(stored_transform(connection.transform), webhook)
+            body, transformed = apply(stored_transform(connection.transform), webhook)
         except TransformFailed as error:
-            return Outcome(Reply(0, "", 0, f"the transform failed: {error}"[:300]), last=True)
+            return Outcome(Reply(error=f"the transform failed: {error}"[:300]), last=True)
         if connection.inbox is not None:
             if self._inbox is None:
-                return Outcome(Reply(0, "", 0, "there are no inboxes here"), last=True)
+                return Outcome(Reply(error="there are no inboxes here"), last=True)
             place = msgspec.json.decode(connection.inbox, type=dict[str, object])
             return Outcome(await self._inbox(place, event, body))
         now = int(self._store.clock())
         secrets = [s.secret for s in self._keyring.outbound(connection, now)]
         headers = {n: v for n, v in webhook.headers.items() if n not in _NOT_FORWARDED}
-        if made:
+        if transformed:
             headers["content-type"] = "application/json"
             headers.pop("content-encoding", None)
         headers.update({n.lower(): v for n, v in self._keyring.headers(connection).items()})
@@ -106,7 +107,15 @@ class Deliver:
             "x-waystation-attempt": str(attempt),
         }
         url = _with_query(connection.destination_url, event.query_string)
-        return Outcome(await self._egress.post(url, headers, body, connection.timeout_seconds))
+        reply = await self._outbound.request(
+            "POST",
+            url,
+            headers=headers,
+            body=body,
+            seconds=connection.timeout_seconds,
+            most=KEPT_CHARACTERS * 4,
+        )
+        return Outcome(reply)
 
     async def attempt(self, delivery: Delivery, event: Event | None) -> Reply | None:
         """Attempt a claimed delivery: what the endpoint said, or None when it was not asked."""
@@ -117,7 +126,7 @@ class Deliver:
             await self._drop(delivery)
             return None
         if connection is None or connection.status == "deleted":
-            gone = Outcome(Reply(0, "", 0, "the connection was deleted"), last=True)
+            gone = Outcome(Reply(error="the connection was deleted"), last=True)
             await self._finish(delivery, event, None, gone)
             return None
         if connection.status != "active":
@@ -181,13 +190,13 @@ class Deliver:
             attempts=number,
             updated_at=now,
             claim=None,
-            error=None if reply.ok else _told(reply),
+            error=None if reply.ok else _explained(reply),
             lane=None,
             due_at=None,
         )
         if wait is not None:
             after.lane, after.due_at = delivery.connection_id, now + int(wait * 1000)
-            await self._wakes.expect(delivery.connection_id, after.due_at)
+            await self._timers.expect(delivery.connection_id, after.due_at)
             needed = int(clock + wait + remaining(delays, number)) + GRACE_SECONDS
             if needed > expires:
                 expires = needed
@@ -196,16 +205,16 @@ class Deliver:
         event_after = msgspec.structs.replace(event)
         _follow(event_after, delivery, status, now, expires, tried=connection is not None)
         actions: list[Action] = [
-            Put(after, when=attr("claim") == delivery.claim),
+            Put(after, when=_CLAIMS.owned(delivery.claim)),
             Put(event_after, when=attr("revision") == event.revision),
         ]
         if connection is not None:
             actions.append(Put(_attempt(delivery, event, connection, reply, number, now, expires)))
         tallies = _tallies(delivery, connection, outcome, status, clock)
-        await self._ledger.write(event.user_id, actions, tallies, event.size)
+        await self._batches.write(event.user_id, actions, tallies, event.size)
         _follow(event, delivery, status, now, expires, tried=connection is not None)
         if after.due_at is not None:
-            await self._wakes.ensure(delivery.connection_id, after.due_at)
+            await self._timers.ensure(delivery.connection_id, after.due_at)
 
     async def _prolong(self, event: Event, expires: int) -> None:
         """Keep all of an event for as long as it is being retried."""
@@ -227,10 +236,10 @@ class Deliver:
         """The event is gone, and so is what was to be delivered."""
         await self._release(delivery, remove("lane"), remove("due_at"))
 
-    async def _release(self, delivery: Delivery, *changes: Change) -> None:
+    async def _release(self, delivery: Delivery, *changes: Edit) -> None:
         try:
             await self._store.update(
-                key_of(delivery), remove("claim"), *changes, when=attr("claim") == delivery.claim
+                key_of(delivery), remove("claim"), *changes, when=_CLAIMS.owned(delivery.claim)
             )
         except StoreError as error:
             log.info("delivery %s is not ours any more: %s", delivery.delivery_id, error)
@@ -282,9 +291,9 @@ def _attempt(
         attempt_number=number,
         destination_url=connection.destination_url,
         status_code=reply.status,
-        response_body=reply.body or None,
+        response_body=reply.text(KEPT_CHARACTERS) or None,
         latency_ms=reply.milliseconds,
-        error=None if reply.ok else _told(reply),
+        error=None if reply.ok else _explained(reply),
         attempted_at=now,
         expires_at=expires,
     )
@@ -332,7 +341,7 @@ def _connection_tally(
     )
 
 
-def _told(reply: Reply) -> str:
+def _explained(reply: Reply) -> str:
     return reply.error or f"the answer was {reply.status}"
 
 

@@ -6,23 +6,21 @@ must be exact is checked in the transaction itself.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.accounts.plans import PLANS, Limits
-from waystation.accounts.tables import User
+from waystation.accounts import PLANS, Limits, User
+from waystation.ids import is_id
+from waystation.patterns import Newest
 from waystation.relay import signatures
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.signatures import Arrival, Check, CustomScheme
-from waystation.relay.tables import Connection, Owner, Source, is_id
+from waystation.relay.tables import Connection, Owner, Source
 
 if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
     from waystation.store import Store
-
-T = TypeVar("T")
 
 _FRESH_SECONDS = 2.0
 _MOST_KEPT = 10_000
@@ -55,12 +53,12 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
 
 class Directory:
-    def __init__(self, store: Store, keyring: Keyring) -> None:
+    def __init__(self, store: Store, keyring: Keyring, *, most_kept: int = _MOST_KEPT) -> None:
         self._store = store
         self._keyring = keyring
         self._installed: dict[str, Known] = {}
-        self._known: OrderedDict[str, Known] = OrderedDict()
-        self._lists: OrderedDict[str, tuple[float, list[Connection]]] = OrderedDict()
+        self._known: Newest[str, Known] = Newest(most_kept)
+        self._lists: Newest[str, tuple[float, list[Connection]]] = Newest(most_kept)
 
     def install(self, source: Source, secrets: list[str]) -> None:
         """Know a source that is in no table, for good."""
@@ -81,7 +79,7 @@ class Directory:
         if user is None:
             return None
         found = self._opened(source, self._keyring.inbound(source), PLANS[user.plan])
-        _keep(self._known, source_id, found)
+        self._known[source_id] = found
         return found
 
     def _opened(self, source: Source, secrets: list[str], limits: Limits | None) -> Known:
@@ -105,7 +103,7 @@ class Directory:
         if listed is not None and now - listed[0] < _FRESH_SECONDS:
             return listed[1]
         found = await self.list_connections(source_id)
-        _keep(self._lists, source_id, (now, found))
+        self._lists[source_id] = (now, found)
         return found
 
     async def list_connections(self, source_id: str) -> list[Connection]:
@@ -137,10 +135,3 @@ def check_of(source: Source, secrets: list[str]) -> Check | None:
 
 def _nobody(arrival: Arrival, secret: str) -> bool:
     return False
-
-
-def _keep(cache: OrderedDict[str, T], key: str, value: T) -> None:
-    cache[key] = value
-    cache.move_to_end(key)
-    if len(cache) > _MOST_KEPT:
-        cache.popitem(last=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import TransactionCancelled
 from waystation.ids import nanoid
+from waystation.patterns import RESCUE_MS
 from waystation.relay.filters import stored_filter
 from waystation.relay.retries import GRACE_SECONDS, remaining, stored_delays
 from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
@@ -19,32 +20,29 @@ from waystation.store import Put, Update, absent, add, attr, exists, key_of, rem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from waystation.patterns import Tally, Timers, WriteBatches
     from waystation.relay.lanes import Lanes
-    from waystation.relay.ledger import Ledger, Tally
-    from waystation.relay.wakes import Wakes
-    from waystation.store import Condition, Store
-    from waystation.store.updates import Change
+    from waystation.store import Condition, Edit, Store
 
 log = logging.getLogger(__name__)
 
 CLAIM_MS = 60_000
 """How long an attempt may take, with everything around it, before another worker tries too."""
 
-RESCUE_MS = 30_000
 _TRIES = 10
 
 
 class Dispatch:
-    def __init__(self, store: Store, ledger: Ledger, wakes: Wakes, lanes: Lanes) -> None:
+    def __init__(self, store: Store, batches: WriteBatches, timers: Timers, lanes: Lanes) -> None:
         self._store = store
-        self._ledger = ledger
-        self._wakes = wakes
+        self._batches = batches
+        self._timers = timers
         self._lanes = lanes
 
     def planned(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
         """The deliveries of an event that is about to be written, to be written with it. Those
         that have a claim have a place in their lane."""
-        made = self._made(event, connections, None)
+        made = self._new(event, connections, None)
         outcomes = _with(outcomes_of(event), made)
         event.outcomes, event.status = written(outcomes), derived(outcomes)
         event.processed_at = event.received_at
@@ -55,7 +53,7 @@ class Dispatch:
     async def first(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
         """The deliveries of an event that was written without; none if somebody else was
         quicker."""
-        made = self._made(event, connections, None)
+        made = self._new(event, connections, None)
         event.processed_at = self._now()
         changes = [remove("todo"), set_to("processed_at", event.processed_at)]
         kept_until = max((delivery.expires_at for delivery in made), default=0)
@@ -69,7 +67,7 @@ class Dispatch:
     ) -> list[Delivery]:
         """New deliveries beside the old ones. The same replay makes each of them once."""
         for _ in range(_TRIES):
-            made = self._made(event, connections, replay_id)
+            made = self._new(event, connections, replay_id)
             if await self._write(event, made, []):
                 return made
             keys = [key_of(delivery) for delivery in made]
@@ -83,7 +81,7 @@ class Dispatch:
         log.warning("event %s changes too often to be replayed now", event.event_id)
         return []
 
-    def _made(
+    def _new(
         self, event: Event, connections: Sequence[Connection], replay_id: str | None
     ) -> list[Delivery]:
         now = self._now()
@@ -129,7 +127,7 @@ class Dispatch:
         delivery.claim = nanoid()
         delivery.due_at = now + CLAIM_MS
 
-    async def _write(self, event: Event, made: list[Delivery], changes: list[Change]) -> bool:
+    async def _write(self, event: Event, made: list[Delivery], changes: list[Edit]) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
         outcomes = _with(outcomes_of(event), made)
         status = derived(outcomes)
@@ -144,7 +142,7 @@ class Dispatch:
         try:
             await self.expect(made)
             puts = [Put(delivery, when=absent()) for delivery in made]
-            await self._ledger.write(event.user_id, [*puts, update], self.tallies(event, made))
+            await self._batches.write(event.user_id, [*puts, update], self.tallies(event, made))
         except BaseException as error:
             self.release(made)
             if isinstance(error, TransactionCancelled):
@@ -159,7 +157,7 @@ class Dispatch:
         """See to it that deliveries that are about to be written are found, come what may."""
         for delivery in made:
             if delivery.lane is not None:
-                await self._wakes.expect(delivery.lane, self._now() + RESCUE_MS)
+                await self._timers.expect(delivery.lane, self._now() + RESCUE_MS)
 
     def release(self, made: list[Delivery]) -> None:
         """Give back the places of deliveries that were not written after all."""

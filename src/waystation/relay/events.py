@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from waystation.errors import InvalidInput, NotFound
-from waystation.relay.tables import Attempt, Delivery, Event, EventStatus, is_id
+from waystation.errors import NotFound
+from waystation.ids import is_id
+from waystation.relay.tables import Attempt, Delivery, Event, EventStatus
 from waystation.store import key_of, partition
 
 if TYPE_CHECKING:
-    from waystation.patterns.cursors import Cursors
+    from waystation.patterns import Cursors
     from waystation.store import Query, Store
 
 MAX_LIMIT = 100
-LAST_MS = 9_999_999_999_999
 _MOST_PARTS = 5_000
 
 
@@ -90,17 +89,3 @@ def events_query(
     if status is None:
         return Event.query(source_id).between(from_ms, to_ms)
     return Event.query(source_id, status, index="GSI3").between(from_ms, to_ms)
-
-
-def milliseconds(text: str | None, field: str, default: int) -> int:
-    """A time that a caller gave, ISO 8601; without a zone it is UTC."""
-    if text is None:
-        return default
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        found = int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        raise InvalidInput(field, "a time such as 2026-01-31T12:00:00Z") from None
-    return min(LAST_MS, max(0, found))

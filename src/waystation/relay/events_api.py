@@ -12,10 +12,11 @@ from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 from msgspec import Meta
 
-from waystation.accounts.service import Accounts, Principal
+from waystation.accounts import Accounts
 from waystation.errors import InvalidInput
+from waystation.patterns import MAX_CURSOR, Listing, listing
 from waystation.relay import usage
-from waystation.relay.events import LAST_MS, MAX_LIMIT, Events, milliseconds
+from waystation.relay.events import MAX_LIMIT, Events
 from waystation.relay.replays import MAX_IDS, Replays
 from waystation.relay.service import Relay
 from waystation.relay.stats import Overview, Period  # noqa: TC001
@@ -32,6 +33,8 @@ from waystation.relay.views import (
     event_view,
     replay_view,
 )
+from waystation.seam import Principal
+from waystation.times import LAST_MS, milliseconds_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,14 +44,9 @@ RelayService = NamedDependency[Relay]
 EventService = NamedDependency[Events]
 ReplayService = NamedDependency[Replays]
 TailService = NamedDependency[Tails]
+AccountService = NamedDependency[Accounts]
 Time = Annotated[str | None, QueryParameter(max_length=40)]
 Ids = Annotated[list[str], Meta(max_length=100)]
-
-
-class EventList(msgspec.Struct):
-    data: list[EventSummary]
-    cursor: str | None
-    has_more: bool
 
 
 class ReplayOne(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,8 +86,8 @@ class RelayController(Controller):
         since: Annotated[str | None, QueryParameter(name="from", max_length=40)] = None,
         until: Annotated[str | None, QueryParameter(name="to", max_length=40)] = None,
         limit: Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT)] = 50,
-        cursor: Annotated[str | None, QueryParameter(max_length=2000)] = None,
-    ) -> EventList:
+        cursor: Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)] = None,
+    ) -> Listing[EventSummary]:
         source = await relay.sources.get(request.user.user_id, source_id)
         first, last = _between(since, until, LAST_MS)
         found, more = await events.page(
@@ -100,7 +98,7 @@ class RelayController(Controller):
             limit=limit,
             cursor=cursor,
         )
-        return EventList([event_summary(event) for event in found], more, more is not None)
+        return listing([event_summary(event) for event in found], more)
 
     @get("/analytics/overview", summary="What events did lately")
     async def overview(
@@ -116,7 +114,7 @@ class RelayController(Controller):
         self,
         request: AnyRequest,
         relay: RelayService,
-        accounts: NamedDependency[Accounts],
+        accounts: AccountService,
     ) -> usage.Usage:
         user = await accounts.get(request.user.user_id)
         return usage.shown(user, relay.store.clock())
@@ -156,7 +154,7 @@ class EventController(Controller):
                 raise InvalidInput("Last-Event-ID", "this is not an id of this stream")
             start = int(last_event_id)
         else:
-            start = milliseconds(since, "since", -1)
+            start = milliseconds_of(since, "since", -1)
         tails.check_room(user_id)
         return ServerSentEvent(_messages(tails, user_id, source_id, None if start < 0 else start))
 
@@ -177,8 +175,8 @@ class EventController(Controller):
         data: JSONBody[ReplayOne | None] = None,
     ) -> ReplayedOne:
         event = await events.get(request.user.user_id, event_id)
-        replay_id, made = await replays.one(event, data.connection_ids if data else [])
-        return ReplayedOne(replay_id, [delivery_view(delivery, []) for delivery in made])
+        replay_id, new = await replays.one(event, data.connection_ids if data else [])
+        return ReplayedOne(replay_id, [delivery_view(delivery, []) for delivery in new])
 
     @post("/replay", status_code=202, summary="Deliver many events once more, in the background")
     async def replay_many(
@@ -215,7 +213,7 @@ async def _messages(
 
 
 def _between(since: str | None, until: str | None, latest: int) -> tuple[int, int]:
-    first, last = milliseconds(since, "from", 0), milliseconds(until, "to", latest)
+    first, last = milliseconds_of(since, "from", 0), milliseconds_of(until, "to", latest)
     if first > last:
         raise InvalidInput("from", "it is after to")
     return first, last

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from waystation.errors import NotFound, Unauthenticated
+from waystation.patterns import Newest
 from waystation.relay import signatures
 from waystation.relay.directory import ALERTS_PROVIDER, Known
 from waystation.relay.paths import UNREADABLE, Webhook
 from waystation.relay.signatures import Arrival
 
 if TYPE_CHECKING:
-    from waystation.relay.egress import Egress
+    from waystation.outbound import Outbound
     from waystation.relay.service import Relay
 
 MAX_BODY = 256 * 1024
@@ -40,7 +40,7 @@ class Ingest:
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._certificates = Certificates(relay.egress)
+        self._certificates = Certificates(relay.outbound)
 
     async def take(
         self,
@@ -137,9 +137,9 @@ def hub_challenge(known: Known, webhook: Webhook) -> str | None:
 class Certificates:
     """PayPal's certificates, from PayPal's own hosts only, fetched once each."""
 
-    def __init__(self, egress: Egress) -> None:
-        self._egress = egress
-        self._fetched: OrderedDict[str, bytes] = OrderedDict()
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+        self._fetched: Newest[str, bytes] = Newest(_CERTIFICATES)
         self._one_at_a_time = asyncio.Lock()
 
     async def get(self, url: str) -> bytes | None:
@@ -148,12 +148,10 @@ class Certificates:
         if url not in self._fetched:
             async with self._one_at_a_time:
                 if url not in self._fetched:
-                    try:
-                        self._fetched[url] = await self._egress.fetch(url)
-                    except OSError:
+                    reply = await self._outbound.request("GET", url, seconds=5.0)
+                    if reply.status != 200 or not reply.whole:
                         return None
-                if len(self._fetched) > _CERTIFICATES:
-                    self._fetched.popitem(last=False)
+                    self._fetched[url] = reply.body
         return self._fetched.get(url)
 
 

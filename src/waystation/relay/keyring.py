@@ -11,7 +11,7 @@ import msgspec
 from waystation.relay import standard
 
 if TYPE_CHECKING:
-    from waystation.patterns.vault import Vault
+    from waystation.patterns import Vault
     from waystation.relay.tables import Connection, Source
 
 _MARK = "sealed:"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.errors import TooManyRequests
-from waystation.patterns.ratelimits import Limit, LocalLimiter
+from waystation.patterns import Limit, LocalLimiter
 from waystation.relay.connections import RateLimit
 
 if TYPE_CHECKING:

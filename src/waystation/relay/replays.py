@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.errors import ConditionFailed, Conflict, InvalidInput, NotFound
-from waystation.ids import new_id
-from waystation.relay.dispatch import RESCUE_MS
+from waystation.ids import is_id, new_id
+from waystation.patterns import RESCUE_MS
 from waystation.relay.events import events_query, find_event
-from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Replay, is_id
+from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Replay
 from waystation.store import add, attr, key_of, remove, set_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from waystation.patterns import Look
     from waystation.relay.service import Relay
-    from waystation.relay.tables import Wake
-    from waystation.store.updates import Change
+    from waystation.store import Edit
 
 MAX_EVENTS = 100_000
 """Events that one replay takes at most."""
@@ -82,7 +80,7 @@ class Replays:
             created_at=int(now * 1000),
             expires_at=int(now) + _KEPT_SECONDS,
         )
-        await self._relay.wakes.expect(replay.replay_id, replay.created_at + RESCUE_MS)
+        await self._relay.timers.expect(replay.replay_id, replay.created_at + RESCUE_MS)
         await self._store.put(replay)
         await self._relay.wake(replay.replay_id)
         return replay
@@ -95,11 +93,9 @@ class Replays:
             raise NotFound("there is no such replay")
         return replay
 
-    async def work(
-        self, replay_id: str, held: Wake | None, stopping: Callable[[], bool]
-    ) -> int | None:
+    async def work(self, replay_id: str, look: Look) -> int | None:
         """Go on with a replay until it is done; when to look again if it is not."""
-        while not stopping():
+        while not look.stopping:
             replay = await self._store.get(Replay.key(replay_id))
             if replay is None or replay.status != "running":
                 return None
@@ -110,8 +106,7 @@ class Replays:
                 return None
             if done:
                 return None
-            if held is not None and held.due_at - int(self._store.clock() * 1000) < RESCUE_MS:
-                await self._relay.wakes.hold(held)
+            await look.keep()
         return int(self._store.clock() * 1000)
 
     async def _step(self, replay: Replay) -> bool:
@@ -123,7 +118,7 @@ class Replays:
             made += len(await self._relay.dispatch.again(event, connections, replay.replay_id))
         total = replay.events + len(events)
         done = position is None or total >= MAX_EVENTS
-        changes: list[Change] = [add("events", len(events)), add("deliveries", made)]
+        changes: list[Edit] = [add("events", len(events)), add("deliveries", made)]
         changes.append(remove("position") if position is None else set_to("position", position))
         if done:
             changes.append(set_to("status", "done"))
@@ -135,7 +130,7 @@ class Replays:
             await self._relay.wake(connection.connection_id)
         return done
 
-    async def _save(self, replay: Replay, *changes: Change) -> None:
+    async def _save(self, replay: Replay, *changes: Edit) -> None:
         """Progress, unless another process has made it already."""
         where = attr("position")
         same = where.absent() if replay.position is None else where == replay.position

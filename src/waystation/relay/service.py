@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from waystation.accounts.keys import iso
-from waystation.errors import NotFound, Overloaded, TransactionCancelled, TransactionConflict
-from waystation.ids import timed_id
-from waystation.patterns.ratelimits import Limit, LocalLimiter
+from waystation.errors import (
+    NotFound,
+    Overloaded,
+    TransactionCancelled,
+    TransactionConflict,
+    WaystationError,
+)
+from waystation.ids import secret_hash, timed_id
+from waystation.patterns import RESCUE_MS, Limit, LocalLimiter, Newest, Tally, Timers, WriteBatches
 from waystation.relay import usage
 from waystation.relay.billing import OPERATOR
 from waystation.relay.connections import Connections
 from waystation.relay.dedupe import digest_of
 from waystation.relay.deliver import Deliver, InboxSender
 from waystation.relay.directory import Directory, Known
-from waystation.relay.dispatch import RESCUE_MS, Dispatch
-from waystation.relay.egress import Egress, Guard
+from waystation.relay.dispatch import Dispatch
 from waystation.relay.keyring import Keyring
 from waystation.relay.lanes import Lanes
-from waystation.relay.ledger import Ledger, Tally
+from waystation.relay.paths import Webhook
 from waystation.relay.sources import Sources
 from waystation.relay.stats import Statistics, day_tally, hour_tally
 from waystation.relay.tables import Delivery, Event, Seen
-from waystation.relay.wakes import Wakes
 from waystation.store import Put, absent, attr, exists, key_of
+from waystation.times import iso
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from waystation.errors import CancellationReason
-    from waystation.patterns.vault import Vault
-    from waystation.relay.paths import Webhook
-    from waystation.store import Store
-    from waystation.store.actions import Action
+    from waystation.outbound import Outbound
+    from waystation.patterns import Vault
+    from waystation.queues import Queue
+    from waystation.store import Action, Store
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,18 @@ _REDACTED = "[redacted]"
 _TRIES = 4
 _MOST_COUNTERS = 10_000
 _encode = msgspec.json.Encoder().encode
+
+
+Begin = Callable[[Event, list[Delivery]], None]
+"""Makes the first attempts at an event's deliveries."""
+
+
+class EventRef(msgspec.Struct):
+    """An event, as another process is told of it."""
+
+    source_id: str
+    received_at: int
+    event_id: str
 
 
 class Receipt(msgspec.Struct):
@@ -56,17 +71,17 @@ class Receipt(msgspec.Struct):
 class Relay:
     """Everything about webhooks but HTTP.
 
-    A worker in this process sets `begin`: an event is then written with its deliveries, and `begin`
-    makes their first attempts. Without one, `hand_over` tells a worker elsewhere of the event.
-    `heard` tells those who listen. `kick` makes a worker in this process look at something now.
+    Where this process delivers, an event is written with its deliveries, and `begin` makes their
+    first attempts. Elsewhere `hand_over` tells a worker in another process of the event. `heard`
+    tells those who listen. `kick` has a worker in this process look at something now.
     """
 
     def __init__(
         self,
         store: Store,
         vault: Vault,
+        outbound: Outbound,
         *,
-        networks: list[str],
         public_url: str | None = None,
         inbox: InboxSender | None = None,
     ) -> None:
@@ -74,23 +89,42 @@ class Relay:
         self.public_url = public_url.rstrip("/") if public_url else None
         self.keyring = Keyring(vault)
         self.directory = Directory(store, self.keyring)
-        self.egress = Egress(Guard(networks))
-        self.ledger = Ledger(store)
-        self.wakes = Wakes(store)
+        self.outbound = outbound
+        self.batches = WriteBatches(store)
+        self.timers = Timers(store, "relay")
         self.lanes = Lanes(store.clock)
-        self.dispatch = Dispatch(store, self.ledger, self.wakes, self.lanes)
-        self.deliver = Deliver(store, self.ledger, self.wakes, self.egress, self.keyring, inbox)
+        self.dispatch = Dispatch(store, self.batches, self.timers, self.lanes)
+        self.deliver = Deliver(store, self.batches, self.timers, outbound, self.keyring, inbox)
         self.sources = Sources(store, self.keyring, self.directory, public_url)
         self.connections = Connections(
-            store, self.keyring, self.directory, self.egress.guard, inboxes=inbox is not None
+            store, self.keyring, self.directory, outbound.guard, inboxes=inbox is not None
         )
         self.statistics = Statistics(store)
-        self.begin: Callable[[Event, list[Delivery]], None] | None = None
+        self.begin: Begin | None = None
         self.hand_over: Callable[[Event], Awaitable[None]] | None = None
         self.heard: Callable[[Event], None] | None = None
         self.kick: Callable[[str], None] | None = None
         self._limiter = LocalLimiter(store.clock)
-        self._counters: dict[str, tuple[int, Known, list[Tally]]] = {}
+        self._counters: Newest[str, tuple[int, Known, list[Tally]]] = Newest(_MOST_COUNTERS)
+
+    def deliver_here(
+        self, begin: Begin, take: Callable[[Event], Awaitable[None]], kick: Callable[[str], None]
+    ) -> None:
+        """This process has a worker, which attempts deliveries as soon as they are written."""
+        self.begin, self.hand_over, self.kick = begin, take, kick
+
+    def leave_to_others(self, queue: Queue) -> None:
+        """Workers in other processes hear of new events by a queue. If that fails, an event's
+        timer leads them to it later."""
+
+        async def hand_over(event: Event) -> None:
+            ref = EventRef(event.source_id, event.received_at, event.event_id)
+            try:
+                await queue.send(ref)
+            except WaystationError as error:
+                log.warning("event %s was not passed on at once: %s", event.event_id, error)
+
+        self.hand_over = hand_over
 
     def admit(self, known: Known) -> None:
         """Count a request against the source's minute; what is refused is not counted."""
@@ -101,6 +135,26 @@ class Relay:
     async def receive(self, known: Known, webhook: Webhook, sender: str) -> Receipt:
         """Write down a webhook that was checked. It is durable when this returns."""
         digest = digest_of(known.dedupe, known.source.provider, webhook)
+        return await self.record(known, self._event(known, webhook, sender), digest)
+
+    async def receive_from_house(
+        self,
+        user_id: str,
+        source_id: str,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        sender: str = "",
+        dedupe: str | None = None,
+    ) -> Receipt:
+        """Take an event from another system of this house for an account's source. It is durable
+        when this returns; the same `dedupe` again is the event that came first."""
+        known = await self.directory.source(source_id)
+        if known is None or known.source.user_id != user_id or known.source.status != "active":
+            raise NotFound("there is no such source, or it is paused")
+        self.admit(known)
+        digest = None if dedupe is None else secret_hash(f"house {dedupe}")[:40]
+        webhook = Webhook(body, headers, "", "POST", "")
         return await self.record(known, self._event(known, webhook, sender), digest)
 
     def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
@@ -131,25 +185,26 @@ class Relay:
     async def record(self, known: Known, event: Event, digest: str | None) -> Receipt:
         """Write an event, what is to become of it, and its usage in one transaction, unless it
         was seen before."""
-        made = await self._planned(event)
+        deliveries = await self._planned(event)
         first = None
         try:
-            first = await self._write(known, event, digest, made)
+            first = await self._write(known, event, digest, deliveries)
         finally:
             if first != event.event_id:
-                self.dispatch.release(made)
+                self.dispatch.release(deliveries)
         if first != event.event_id:
             return Receipt(first, "duplicate")
         if self.heard is not None:
             self.heard(event)
         if event.todo is not None and self.hand_over is not None:
             await self.hand_over(event)
-        elif made and self.begin is not None:
-            self.begin(event, made)
+        elif deliveries and self.begin is not None:
+            self.begin(event, deliveries)
         return Receipt(first, "received")
 
     async def _planned(self, event: Event) -> list[Delivery]:
-        """An event's deliveries if they are made here; or else it says that there is more to do."""
+        """An event's deliveries, if this process delivers; if not, the event is marked as yet to be
+        processed."""
         if event.user_id == OPERATOR:
             event.todo = event.source_id
             return []
@@ -162,12 +217,12 @@ class Relay:
         try:
             return self.dispatch.planned(event, connections)
         except Exception:
-            log.exception("the deliveries of %s are made later", event.event_id)
+            log.exception("the deliveries of %s are created later", event.event_id)
             event.todo = event.source_id
             return []
 
     async def _write(
-        self, known: Known, event: Event, digest: str | None, made: list[Delivery]
+        self, known: Known, event: Event, digest: str | None, deliveries: list[Delivery]
     ) -> str:
         """The id of the event, or of the one that came first."""
         actions: list[Action] = [Put(event)]
@@ -180,17 +235,17 @@ class Relay:
                 expires_at=expires,
             )
             actions.append(Put(seen, when=absent()))
-        actions += [Put(delivery) for delivery in made]
+        actions += [Put(delivery) for delivery in deliveries]
         if event.todo is not None:
-            await self.wakes.expect(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
-        await self.dispatch.expect(made)
-        decided = self.dispatch.tallies(event, made)
+            await self.timers.expect(event.source_id, int(self.store.clock() * 1000) + RESCUE_MS)
+        await self.dispatch.expect(deliveries)
+        decided = self.dispatch.tallies(event, deliveries)
         for _ in range(_TRIES):
             tallies = self._tallies(known, event)
             if decided:
                 tallies = [*tallies, *decided]
             try:
-                await self.ledger.write(event.user_id, actions, tallies, event.size, new=True)
+                await self.batches.write(event.user_id, actions, tallies, event.size, new=True)
             except TransactionConflict as error:
                 raise Overloaded(
                     "too many at once write for this account", retry_after=1.0
@@ -206,13 +261,11 @@ class Relay:
     def _tallies(self, known: Known, event: Event) -> list[Tally]:
         """The counters of one more event. Those of a second are the same for all its events."""
         second = event.received_at // 1000
-        made = self._counters.get(event.source_id)
-        if made is None or made[0] != second or made[1] is not known:
-            if len(self._counters) > _MOST_COUNTERS:
-                self._counters.clear()
-            made = (second, known, self._new_tallies(known, event))
-            self._counters[event.source_id] = made
-        return made[2]
+        kept = self._counters.get(event.source_id)
+        if kept is None or kept[0] != second or kept[1] is not known:
+            kept = (second, known, self._new_tallies(known, event))
+            self._counters[event.source_id] = kept
+        return kept[2]
 
     def _new_tallies(self, known: Known, event: Event) -> list[Tally]:
         now = event.received_at / 1000
@@ -254,7 +307,7 @@ class Relay:
 
     async def expect_change(self, connection_id: str) -> None:
         """Have somebody look at a connection even if we do not live to say so after its change."""
-        await self.wakes.expect(connection_id, int(self.store.clock() * 1000) + RESCUE_MS)
+        await self.timers.expect(connection_id, int(self.store.clock() * 1000) + RESCUE_MS)
 
     async def expect_changes(self, source_id: str) -> None:
         for connection in await self.directory.list_connections(source_id):
@@ -262,9 +315,6 @@ class Relay:
 
     async def wake(self, name: str) -> None:
         """Have somebody look at a source, connection or replay now."""
-        await self.wakes.ensure(name, int(self.store.clock() * 1000))
+        await self.timers.ensure(name, int(self.store.clock() * 1000))
         if self.kick is not None:
             self.kick(name)
-
-    async def close(self) -> None:
-        await self.egress.close()

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
+from waystation.patterns import slack_signed
 from waystation.relay import standard
 from waystation.relay.paths import UNREADABLE
 
@@ -125,11 +126,13 @@ def _shopify(arrival: Arrival, secret: str) -> bool:
 
 
 def _slack(arrival: Arrival, secret: str) -> bool:
-    stamp = arrival.header("x-slack-request-timestamp")
-    if not arrival.fresh(stamp, 300):
-        return False
-    wanted = "v0=" + _hex(secret, b"v0:" + stamp.encode() + b":" + arrival.body)
-    return same(arrival.header("x-slack-signature"), wanted)
+    return slack_signed(
+        secret,
+        arrival.header("x-slack-request-timestamp"),
+        arrival.header("x-slack-signature"),
+        arrival.body,
+        arrival.now,
+    )
 
 
 def _twilio(arrival: Arrival, secret: str) -> bool:

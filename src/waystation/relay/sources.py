@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from waystation.accounts.keys import iso
-from waystation.accounts.plans import PLANS
-from waystation.accounts.tables import User
+from waystation.accounts import PLANS, User
 from waystation.errors import (
     ConditionFailed,
     Conflict,
@@ -20,19 +18,19 @@ from waystation.errors import (
     NotFound,
     TransactionCancelled,
 )
-from waystation.ids import new_id
+from waystation.ids import is_id, new_id
+from waystation.outbound import MAX_URL
 from waystation.relay.dedupe import Dedupe, check_dedupe
 from waystation.relay.directory import ALERTS_PROVIDER, Verification
-from waystation.relay.egress import MAX_URL
 from waystation.relay.signatures import PROVIDERS, SIGN_THE_URL, CustomScheme, check_secret
-from waystation.relay.tables import Connection, Owner, Source, is_id
-from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
+from waystation.relay.tables import Connection, Owner, Source
+from waystation.store import Put, Update, absent, add, attr, exists, key_of, set_or_remove, set_to
+from waystation.times import iso
 
 if TYPE_CHECKING:
     from waystation.relay.directory import Directory
     from waystation.relay.keyring import Keyring
-    from waystation.store import Store
-    from waystation.store.updates import Change
+    from waystation.store import Edit, Store
 
 MAX_SECRETS = 5
 HARD_LIMIT = 1_000
@@ -175,7 +173,7 @@ class Sources:
     async def change(self, user_id: str, source_id: str, given: SourceChanges) -> Source:
         source = await self.get(user_id, source_id)
         secrets = self._keyring.inbound(source)
-        changes: list[Change] = [set_to("updated_at", iso(self._store.clock()))]
+        changes: list[Edit] = [set_to("updated_at", iso(self._store.clock()))]
         if given.name is not UNSET:
             changes.append(set_to("name", given.name))
         if given.status is not UNSET:
@@ -248,10 +246,6 @@ class Sources:
 def alerts_id(user_id: str) -> str:
     """The id of the source that an account's alerts come from."""
     return f"src_alerts-{user_id.removeprefix('usr_')}"
-
-
-def set_or_remove(field: str, value: object) -> Change:
-    return remove(field) if value is None else set_to(field, value)
 
 
 def _verification(given: VerificationInput | None, provider: str) -> str | None:

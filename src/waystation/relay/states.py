@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.accounts.keys import iso
 from waystation.ids import timed_id
 from waystation.relay.paths import Webhook
 from waystation.relay.tables import DeliveryStatus, Event
+from waystation.times import iso
 
 if TYPE_CHECKING:
     from waystation.relay.tables import EventStatus

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from waystation.relay.ledger import Tally
+from waystation.patterns import Tally
 from waystation.relay.tables import Hour, SourceDay
+from waystation.times import day_of, hour_of
 
 if TYPE_CHECKING:
     from waystation.store import Store
@@ -27,10 +28,6 @@ BANDS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1200, 2000,
 _KEPT_SECONDS = 32 * 86_400
 _TOP = 10
 _MOST_DAYS_READ = 20_000
-
-
-def hour_of(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H")
 
 
 def hour_tally(user_id: str, now: float, **adds: int) -> Tally:
@@ -53,7 +50,7 @@ def day_tally(user_id: str, source_id: str, now: float, **adds: int) -> Tally:
 @lru_cache(maxsize=10_000)
 def _day_tally(user_id: str, source_id: str, day: int, adds: tuple[tuple[str, int], ...]) -> Tally:
     return Tally(
-        key=SourceDay.key(user_id, hour_of(day)[:10], source_id),
+        key=SourceDay.key(user_id, day_of(day), source_id),
         adds=dict(adds),
         defaults={"expires_at": day + _KEPT_SECONDS},
     )

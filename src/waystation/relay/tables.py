@@ -3,23 +3,20 @@
 Attribute names are camelCase. `filters`, `transform`, `retry_config` and the like, and the headers
 of an event, are JSON texts. Secrets are sealed. Times are milliseconds, `expires_at` seconds.
 
-Open work is found by three sparse index entries and nothing else: an event that nobody has
-processed (`TODO`), a delivery that is not over (`LANE`, by connection and due time), and the times
-at which somebody must look at a source, a connection or a replay again (`WAKE`).
+Open work is found by sparse index entries and nothing else: an event that nobody has processed
+(`TODO`), and a delivery that is not over (`LANE`, by connection and due time). Timers say when
+somebody must look at a source, a connection or a replay again.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import msgspec
 
-from waystation.accounts.tables import main
+from waystation.accounts import main
 from waystation.queues import QueueSpec
 from waystation.store import Index, Item, Table
-
-_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 Status = Literal["active", "paused", "deleted"]
 EventStatus = Literal["received", "processing", "filtered", "delivered", "retrying", "failed"]
@@ -229,30 +226,6 @@ class Seen(
     expires_at: int
 
 
-class Wake(
-    Item,
-    table=events,
-    pk="WAKE#{name}",
-    sk="WAKE",
-    indexes={"GSI2": ("WAKE#{shard}", "{due_at:013d}#{name}")},
-    version="version",
-    rename="camel",
-    kw_only=True,
-):
-    """When somebody must look at a source, connection or replay again.
-
-    `held` says that somebody is looking, `idle` that the last look found nothing to do soon.
-    """
-
-    name: str
-    shard: int
-    due_at: int
-    held: bool = False
-    idle: bool = False
-    version: int = 0
-    expires_at: int | None = None
-
-
 class Replay(Item, table=events, pk="RPL#{replay_id}", sk="REPLAY", rename="camel", kw_only=True):
     """A bulk replay: what was asked for, and how far it has come."""
 
@@ -324,11 +297,6 @@ class SourceDay(
     delivered: int = 0
     failed: int = 0
     expires_at: int
-
-
-def is_id(text: str) -> bool:
-    """Whether a text could be the id of anything: others are in no table."""
-    return _ID.fullmatch(text) is not None
 
 
 RECEIVED = QueueSpec(name="relay-received", visibility=60, max_receives=10)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from waystation.accounts.keys import iso
 from waystation.errors import TooManyRequests
+from waystation.patterns import Newest
 from waystation.relay.tables import Event, Source
+from waystation.times import iso
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,10 +42,15 @@ class Tails:
         for bell in self._bells.get(event.user_id, ()):
             bell.set()
 
+    @property
+    def open(self) -> int:
+        """How many there are."""
+        return sum(map(len, self._bells.values()))
+
     def check_room(self, user_id: str) -> None:
         """Refuse one more tail where there are enough."""
         mine = len(self._bells.get(user_id, ()))
-        if mine >= _MOST_PER_ACCOUNT or sum(map(len, self._bells.values())) >= _MOST_TAILS:
+        if mine >= _MOST_PER_ACCOUNT or self.open >= _MOST_TAILS:
             raise TooManyRequests("too many tails are open", retry_after=30.0)
 
     async def follow(
@@ -72,7 +77,7 @@ class Tails:
         shown when it is over, whichever source it was."""
         floor = self._now() if since is None else max(0, since - OVERLAP_MS)
         done = floor
-        seen: OrderedDict[str, None] = OrderedDict()
+        seen: Newest[str, None] = Newest(_MOST_SEEN)
         begun = heard = time.monotonic()
         yield done, None
         while not self._stopping.is_set() and time.monotonic() - begun < _LIFE_SECONDS:
@@ -85,8 +90,6 @@ class Tails:
                         heard = time.monotonic()
                         yield done, event
             done = max(done, now)
-            while len(seen) > _MOST_SEEN:
-                seen.popitem(last=False)
             if time.monotonic() - heard > _HEARTBEAT_SECONDS:
                 heard = time.monotonic()
                 yield done, None

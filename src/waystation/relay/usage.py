@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.accounts.plans import PLANS, Limits
-from waystation.accounts.tables import Plan, User
+from waystation.accounts import PLANS, Limits, Plan, User
 from waystation.errors import ConditionFailed, NotFound, TooManyRequests
-from waystation.relay.ledger import Tally
+from waystation.patterns import Tally
 from waystation.store import Condition, attr, exists, set_to
+from waystation.times import month_of, next_month
 
 if TYPE_CHECKING:
     from waystation.store import Store
@@ -31,20 +30,6 @@ class Usage(msgspec.Struct, kw_only=True):
     events_per_minute_limit: int | None
     connections_per_source_limit: int | None
     retention_seconds: int
-
-
-def month_of(now: float) -> str:
-    """The first day of a month, which is when its usage begins."""
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-01")
-
-
-def next_month(now: float) -> datetime:
-    month = datetime.fromtimestamp(now, UTC).replace(
-        day=1, hour=0, minute=0, second=0, microsecond=0
-    )
-    return month.replace(
-        year=month.year + (month.month == 12), month=1 if month.month == 12 else month.month + 1
-    )
 
 
 def usage_tally(user_id: str, limits: Limits, now: float) -> Tally:

@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from waystation.accounts.keys import iso
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Verification
 from waystation.relay.states import outcomes_of, webhook_of
 from waystation.relay.tables import DeliveryStatus, EventStatus
+from waystation.times import iso, iso_of_ms
 
 if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
     from waystation.relay.tables import Attempt, Connection, Delivery, Event, Replay, Source
 
 _HIDDEN = "[hidden]"
-
-
-def moment(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else iso(milliseconds / 1000)
 
 
 class SourceView(msgspec.Struct, kw_only=True):
@@ -187,9 +183,9 @@ def event_summary(event: Event) -> EventSummary:
         content_type=event.content_type,
         size=len(event.content),
         attempts=event.attempt_count,
-        received_at=moment(event.received_at),
-        processed_at=moment(event.processed_at),
-        delivered_at=moment(event.delivered_at),
+        received_at=iso_of_ms(event.received_at),
+        processed_at=iso_of_ms(event.processed_at),
+        delivered_at=iso_of_ms(event.delivered_at),
         expires_at=iso(event.expires_at),
     )
 
@@ -229,9 +225,9 @@ def delivery_view(delivery: Delivery, attempts: list[Attempt]) -> DeliveryView:
         replay_id=delivery.replay_id,
         status=delivery.status,
         error=delivery.error,
-        next_attempt_at=moment(delivery.due_at) if waiting else None,
-        created_at=moment(delivery.created_at),
-        updated_at=moment(delivery.updated_at),
+        next_attempt_at=iso_of_ms(delivery.due_at) if waiting else None,
+        created_at=iso_of_ms(delivery.created_at),
+        updated_at=iso_of_ms(delivery.updated_at),
         attempts=[
             AttemptView(
                 number=attempt.attempt_number,
@@ -240,7 +236,7 @@ def delivery_view(delivery: Delivery, attempts: list[Attempt]) -> DeliveryView:
                 response_body=attempt.response_body,
                 latency_ms=attempt.latency_ms,
                 error=attempt.error,
-                attempted_at=moment(attempt.attempted_at),
+                attempted_at=iso_of_ms(attempt.attempted_at),
             )
             for attempt in attempts
         ],
@@ -268,6 +264,6 @@ def replay_view(replay: Replay) -> ReplayView:
         events=replay.events,
         deliveries=replay.deliveries,
         error=replay.error,
-        created_at=moment(replay.created_at),
-        finished_at=moment(replay.finished_at),
+        created_at=iso_of_ms(replay.created_at),
+        finished_at=iso_of_ms(replay.finished_at),
     )

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
-    from waystation.accounts.service import Accounts
-    from waystation.accounts.tables import Permission
+    from waystation.seam import Callers, Permission
+
 
 _BY_METHOD: dict[str, Permission] = {"GET": "read", "HEAD": "read"}
 
 
 def build_api(
-    accounts: Accounts, routers: Sequence[Router], dependencies: Mapping[str, object]
+    callers: Callers, routers: Sequence[Router], dependencies: Mapping[str, object]
 ) -> Litestar:
-    """The API of all systems. Every route is guarded; what is public says so itself."""
+    """The API of all systems. Every route is guarded; what is public says so itself, and what is
+    for operators does not exist to others."""
 
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -39,8 +40,10 @@ def build_api(
         scope: Any = connection.scope
         principal = scope.get("principal")
         if principal is None:
-            principal = await accounts.authenticate(connection.headers.get("authorization"))
+            principal = await callers.authenticate(connection.headers.get("authorization"))
         scope["account"] = principal.user_id
+        if handler.opt.get("operators") and await callers.role(principal.user_id) != "operator":
+            raise NotFound("there is nothing here")
         principal.require(handler.opt.get("needs") or _BY_METHOD.get(scope["method"], "write"))
         scope["user"] = principal
 

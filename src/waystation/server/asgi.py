@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import msgspec
-
+from waystation.seam import Request, Response
 from waystation.server import problems
 
 Scope = MutableMapping[str, Any]
@@ -30,20 +29,6 @@ class CallerGone(Exception):
     """There is nobody to answer any more."""
 
 
-class Request(msgspec.Struct):
-    """A request with its whole body. Header names are in lower case."""
-
-    method: str
-    path: str
-    raw_path: bytes
-    query: bytes
-    headers: list[tuple[bytes, bytes]]
-    scheme: str
-    client: str
-    body: bytes = b""
-    id: str = ""
-
-
 def request_of(scope: Scope) -> Request:
     """A request whose body is yet to be read."""
     client = scope.get("client")
@@ -58,27 +43,16 @@ def request_of(scope: Scope) -> Request:
     )
 
 
-class Response(msgspec.Struct, frozen=True):
-    """A whole answer."""
-
-    status: int
-    body: bytes = b""
-    headers: list[tuple[bytes, bytes]] = []
-
-    async def __call__(self, send: Send) -> None:
-        length = (b"content-length", str(len(self.body)).encode())
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status,
-                "headers": [*self.headers, length],
-            }
-        )
-        await send({"type": "http.response.body", "body": self.body})
-
-
-def json_response(status: int, value: object) -> Response:
-    return Response(status, msgspec.json.encode(value), [(b"content-type", b"application/json")])
+async def send_response(response: Response, send: Send) -> None:
+    length = (b"content-length", str(len(response.body)).encode())
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": [*response.headers, length],
+        }
+    )
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def problem_response(

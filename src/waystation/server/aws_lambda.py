@@ -16,52 +16,102 @@ from urllib.parse import quote, unquote
 
 from waystation.errors import SettingsError
 from waystation.queues.sqs import received
+from waystation.seam import settings_of
 from waystation.server.app import build_app
 from waystation.server.asgi import Capture
 from waystation.server.logs import configure_logs
 from waystation.server.runtime import running
 from waystation.settings import load_settings
-from waystation.store.dynamodb.feed import changes_of
-from waystation.tables import TABLES
+from waystation.store.dynamodb import changes_of
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping, Sequence
 
-    from waystation.queues import Message
-    from waystation.queues.consumer import Handler
+    from waystation.queues import Handler, Message
+    from waystation.seam import System, Watcher
     from waystation.server.asgi import App, Scope
-    from waystation.server.runtime import Runtime, Watcher
-    from waystation.store import Table
+    from waystation.server.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
 _TEXT = ("text/", "application/json", "application/problem+json", "application/xml")
 
 
-class _Process:
-    """What stays open between calls."""
+class Handlers:
+    """The handlers of one process, and what stays open between their calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, systems: Sequence[System] = SYSTEMS, *, logs: bool = True) -> None:
+        """`logs` sets up this process's logs at the first call."""
+        self._systems = systems
+        self._logs = logs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
         self._app: App | None = None
         self._open = AsyncExitStack()
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        if self._loop is None:
-            configure_logs()
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(work)
+    def http(self, event: dict[str, Any], context: object) -> dict[str, Any]:
+        """API Gateway's HTTP API, or a function URL."""
 
-    async def runtime(self) -> Runtime:
+        async def work() -> dict[str, Any]:
+            runtime = await self._opened()
+            self._app = self._app or build_app(runtime)
+            return await answer(self._app, event)
+
+        return self._run(work())
+
+    def sqs(self, event: dict[str, Any], context: object) -> dict[str, Any]:
+        """Messages that Lambda has received for us, and deletes if we do not name them."""
+
+        async def work() -> dict[str, Any]:
+            runtime = await self._opened()
+            handlers = {
+                consumer.queue.spec.scoped(runtime.settings.env): consumer.handle
+                for consumer in runtime.consumers
+            }
+            failures = await work_off(event, handlers)
+            await runtime.drain()  # Lambda stops the process after the answer
+            return failures
+
+        return self._run(work())
+
+    def streams(self, event: dict[str, Any], context: object) -> dict[str, Any]:
+        """Changes of tables, in order."""
+
+        async def work() -> dict[str, Any]:
+            runtime = await self._opened()
+            watchers: dict[str, list[Watcher]] = {}
+            for watcher in runtime.watchers:
+                name = runtime.store.table_name(watcher.table)
+                watchers.setdefault(name, []).append(watcher)
+            failures = await follow(event, watchers)
+            await runtime.drain()
+            return failures
+
+        return self._run(work())
+
+    def schedule(self, event: dict[str, Any], context: object) -> dict[str, Any]:
+        """What is due: delayed messages and expired items. Call it every minute (EventBridge)."""
+
+        async def work() -> dict[str, Any]:
+            await (await self._opened()).tend()
+            return {}
+
+        return self._run(work())
+
+    async def _opened(self) -> Runtime:
         if self._runtime is None:
-            self._runtime = await self._open.enter_async_context(running(load_settings()))
+            settings = load_settings(settings_of(self._systems))
+            opening = running(settings, self._systems)
+            self._runtime = await self._open.enter_async_context(opening)
         return self._runtime
 
-    async def app(self) -> App:
-        if self._app is None:
-            self._app = build_app(await self.runtime())
-        return self._app
+    def _run(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        if self._loop is None:
+            if self._logs:
+                configure_logs()
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(work)
 
     def close(self) -> None:
         """Lambda never says goodbye; others may."""
@@ -70,55 +120,9 @@ class _Process:
             self._loop.close()
 
 
-_process = _Process()
-
-
-def http(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """API Gateway's HTTP API, or a function URL."""
-
-    async def work() -> dict[str, Any]:
-        return await answer(await _process.app(), event)
-
-    result: dict[str, Any] = _process.run(work())
-    return result
-
-
-def sqs(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Messages that Lambda has received for us, and deletes if we do not name them."""
-
-    async def work() -> dict[str, Any]:
-        runtime = await _process.runtime()
-        handlers = {
-            consumer.queue.spec.scoped(runtime.settings.env): consumer.handle
-            for consumer in runtime.consumers.values()
-        }
-        done = await work_off(event, handlers)
-        await runtime.worker.finish()  # Lambda stops the process after the answer
-        return done
-
-    result: dict[str, Any] = _process.run(work())
-    return result
-
-
-def streams(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Changes of tables, in order."""
-
-    async def work() -> dict[str, Any]:
-        runtime = await _process.runtime()
-        tables = {runtime.store.table_name(table): table for table in TABLES}
-        return await follow(event, tables, runtime.watchers)
-
-    result: dict[str, Any] = _process.run(work())
-    return result
-
-
-def schedule(event: dict[str, Any], context: object) -> None:
-    """What is due: delayed messages and expired items. Call it every minute (EventBridge)."""
-
-    async def work() -> None:
-        await (await _process.runtime()).tend()
-
-    _process.run(work())
+_handlers = Handlers()
+http, sqs = _handlers.http, _handlers.sqs
+streams, schedule = _handlers.streams, _handlers.schedule
 
 
 async def answer(app: App, event: dict[str, Any]) -> dict[str, Any]:
@@ -222,24 +226,27 @@ def _as_received(record: dict[str, Any]) -> dict[str, Any]:
         "Body": record["body"],
         "Attributes": record["attributes"],
         "MessageAttributes": {
-            name: {"StringValue": told.get("stringValue")}
-            for name, told in record.get("messageAttributes", {}).items()
+            name: {"StringValue": attribute.get("stringValue")}
+            for name, attribute in record.get("messageAttributes", {}).items()
         },
     }
 
 
 async def follow(
-    event: dict[str, Any], tables: dict[str, Table], watchers: dict[str, Watcher]
+    event: dict[str, Any], watchers: Mapping[str, Sequence[Watcher]]
 ) -> dict[str, Any]:
-    """Hand changes on, in order; Lambda comes again with those from the first failure on."""
+    """Hand changes on, in order; Lambda comes again with those from the first failure on.
+
+    `watchers` are by the name of their table.
+    """
     for record in event["Records"]:
         name = record["eventSourceARN"].split(":table/")[1].partition("/")[0]
-        watcher = watchers.get(tables[name].name) if name in tables else None
-        if watcher is None:
+        if name not in watchers:
             raise SettingsError(f"nothing here follows the table {name}")
         try:
-            for change in changes_of(tables[name], record):
-                await watcher(change)
+            for watcher in watchers[name]:
+                for change in changes_of(watcher.table, record):
+                    await watcher.handle(change)
         except Exception:
             number = record["dynamodb"]["SequenceNumber"]
             log.exception("change %s of %s failed", number, name)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.errors import NotFound, WaystationError
+from waystation.seam import Door, Request, Response, json_response
 from waystation.server import metrics, openapi
-from waystation.server.asgi import Request, Response, json_response
-from waystation.server.front import Door
-from waystation.store.feed import Checkpoint
+from waystation.store import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,31 +64,31 @@ class Health:
 
     async def metrics(self) -> Response:
         runtime = self._runtime
-        body = await runtime.metrics.page(runtime.queues, runtime.supervisor)
+        body = await runtime.metrics.page(runtime)
         return Response(200, body, [(b"content-type", metrics.CONTENT_TYPE)])
 
 
-def health_doors(runtime: Runtime) -> dict[str, Door]:
+def health_doors(runtime: Runtime) -> list[Door]:
     health = Health(runtime)
-    return {
-        "healthz": _page("/healthz", health.live, programs=True),
-        "readyz": _page("/readyz", health.ready, programs=True),
-        "metrics": _page("/metrics", health.metrics, programs=True),
-    }
+    return [
+        _page("/healthz", health.live, programs=True),
+        _page("/readyz", health.ready, programs=True),
+        _page("/metrics", health.metrics, programs=True),
+    ]
 
 
-def description_doors(api: Litestar) -> dict[str, Door]:
-    """The API's description, made when somebody first asks for it: it takes a while."""
-    made: dict[str, Response] = {}
-    making = asyncio.Lock()
+def description_doors(api: Litestar) -> list[Door]:
+    """The API's description, built when somebody first asks for it: it takes a while."""
+    built: dict[str, Response] = {}
+    building = asyncio.Lock()
 
     async def description(kind: str) -> Response:
-        async with making:
-            if not made:
+        async with building:
+            if not built:
                 described = await asyncio.to_thread(openapi.document, api)
-                made["json"] = json_response(200, described)
-                made["html"] = Response(200, openapi.page(described), _HTML)
-        return made[kind]
+                built["json"] = json_response(200, described)
+                built["html"] = Response(200, openapi.page(described), _HTML)
+        return built[kind]
 
     async def for_programs() -> Response:
         return await description("json")
@@ -97,10 +96,7 @@ def description_doors(api: Litestar) -> dict[str, Door]:
     async def for_people() -> Response:
         return await description("html")
 
-    return {
-        "openapi.json": _page("/openapi.json", for_programs),
-        "docs": _page("/docs", for_people),
-    }
+    return [_page("/openapi.json", for_programs), _page("/docs", for_people)]
 
 
 def _page(path: str, answer: Callable[[], Awaitable[Response]], *, programs: bool = False) -> Door:
@@ -116,4 +112,4 @@ def _page(path: str, answer: Callable[[], Awaitable[Response]], *, programs: boo
             return Response(response.status, headers=response.headers)
         return response
 
-    return Door(handle, programs=programs)
+    return Door(path, handle, programs=programs)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from waystation.errors import Overloaded
 from waystation.ids import nanoid
+from waystation.seam import Headers, Response
 from waystation.server import problems
 from waystation.server.asgi import (
     App,
@@ -23,19 +21,19 @@ from waystation.server.asgi import (
     BodyTooSlow,
     CallerGone,
     Receive,
-    Request,
-    Response,
     Scope,
     Send,
     bounded,
     problem_response,
     read_body,
     request_of,
+    send_response,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
+    from waystation.seam import Door, Request
     from waystation.server.metrics import Metrics
 
 log = logging.getLogger("waystation.access")
@@ -44,8 +42,6 @@ errors_log = logging.getLogger(__name__)
 API_BODY = 1024 * 1024
 _NOBODY_HEARD = 499
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}")
-
-Headers = list[tuple[bytes, bytes]]
 
 _FOR_PROGRAMS = [
     (b"x-content-type-options", b"nosniff"),
@@ -60,48 +56,41 @@ _FOR_BROWSERS = [
 ]
 
 
-class Door(msgspec.Struct, frozen=True):
-    """What answers all paths that begin with one segment.
-
-    One for `programs` is used so often that its requests are not logged, and its answers have no
-    headers that only browsers heed.
-    """
-
-    handle: Callable[[Request], Awaitable[Response]]
-    max_body: int = 0
-    programs: bool = False
-
-
 class Front:
-    """Sends requests to a door by their first segment, or else to the API."""
+    """Sends requests to a door by their path, or else to the API."""
 
     def __init__(self, doors: Mapping[str, Door], api: App, metrics: Metrics) -> None:
-        self.doors = doors
+        """`doors` are by the first segment of their prefix."""
+        self._doors = doors
         self._api = api
         self._metrics = metrics
+
+    def door(self, path: str) -> Door | None:
+        """The door that a path leads to, if it leads to one."""
+        parts = path.split("/", 2)
+        door = self._doors.get(parts[1]) if len(parts) > 1 else None
+        return door if door is not None and door.leads_to(path) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served here")
-        segment = scope["path"].split("/", 2)[1] if "/" in scope["path"] else ""
-        door = self.doors.get(segment)
+        door = self.door(scope["path"])
         if door is None:
             await self._pass_on(scope, receive, send)
             return
         limited = bounded(receive, door.max_body)
-        response = await self.answer(segment, request_of(scope), lambda: read_body(limited))
-        await response(send)
+        response = await self.answer(door, request_of(scope), lambda: read_body(limited))
+        await send_response(response, send)
 
     async def answer(
         self,
-        segment: str,
+        door: Door,
         request: Request,
         read: Callable[[], Awaitable[bytes]] | None = None,
     ) -> Response:
         """A door's answer. `read` gets the request's body if it has none yet."""
         begun = time.perf_counter()
-        door = self.doors[segment]
-        request.id, length = _told(request.headers)
+        request.id, length = _id_and_length(request.headers)
         try:
             if length > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
@@ -110,11 +99,11 @@ class Front:
             response = await door.handle(request)
         except CallerGone:
             response = Response(_NOBODY_HEARD)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as error:  # noqa: BLE001 - every caller must hear of it
             document, headers = explained(error, request.id, request.path, door.max_body)
             response = problem_response(document, request.id, headers)
         seconds = time.perf_counter() - begun
-        self._metrics.requests.observe(request.method, f"/{segment}", response.status, seconds)
+        self._metrics.requests.observe(request.method, door.prefix, response.status, seconds)
         if not door.programs:
             _log(request.method, request.path, response.status, seconds, request.id, None)
         common = _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
@@ -125,7 +114,7 @@ class Front:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the API answer."""
         begun = time.perf_counter()
-        scope["request_id"], length = _told(scope["headers"])
+        scope["request_id"], length = _id_and_length(scope["headers"])
         answer = _Answer(scope, send)
         try:
             if length > API_BODY:
@@ -133,11 +122,11 @@ class Front:
             await self._api(scope, bounded(receive, API_BODY), answer)
         except CallerGone:
             pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as error:  # noqa: BLE001 - every caller must hear of it
             id_ = scope["request_id"]
             document, headers = explained(error, id_, scope["path"], API_BODY)
             if answer.status is None:
-                await problem_response(document, id_, headers)(answer)
+                await send_response(problem_response(document, id_, headers), answer)
         finally:
             seconds = time.perf_counter() - begun
             route = scope.get("path_template") or "other"
@@ -184,7 +173,7 @@ class _Answer:
         await self._send(message)
 
 
-def _told(headers: Headers) -> tuple[str, int]:
+def _id_and_length(headers: Headers) -> tuple[str, int]:
     """The request's id and the length of its body, as far as its headers say.
 
     The id is the caller's own, if it is one that can be trusted in a log; or else a new one.
@@ -202,7 +191,8 @@ def _told(headers: Headers) -> tuple[str, int]:
 def explained(
     error: Exception, request_id: str, path: str, max_body: int = 0
 ) -> tuple[problems.Problem, dict[str, str]]:
-    """The answer to a request that failed. Our own faults are logged, and told without detail."""
+    """The answer to a request that failed. Our own faults are logged, and answered without
+    detail."""
     close = {"connection": "close"}
     if isinstance(error, BodyTooLarge):
         detail = f"a body has at most {max_body} bytes here"

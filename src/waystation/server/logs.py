@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from waystation.accounts.keys import iso
-from waystation.patterns.redaction import masked_fields, redact
+from waystation.patterns import masked_fields, redact
+from waystation.times import iso
 
 _MAX_TEXT = 8_000
 

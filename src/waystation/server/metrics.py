@@ -20,8 +20,8 @@ from waystation.errors import WaystationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from waystation.queues import Queue, Queues
-    from waystation.server.supervisor import Supervisor
+    from waystation.queues import Queue
+    from waystation.server.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +102,31 @@ class Metrics:
             registry=self.registry,
         )
 
-    async def page(self, queues: Queues, supervisor: Supervisor) -> bytes:
+        self._lag = Gauge(
+            "waystation_feed_lag_seconds",
+            "How long the oldest change that a watcher has yet to deal with has waited",
+            ["watcher"],
+            registry=self.registry,
+        )
+        self._lost = Gauge(
+            "waystation_feed_lost",
+            "Whether changes went unread for so long that they are gone",
+            ["watcher"],
+            registry=self.registry,
+        )
+
+    async def page(self, runtime: Runtime) -> bytes:
         """Everything; the queues as they were within the last ten seconds."""
-        for state in supervisor.states():
+        for state in runtime.supervisor.states():
             self._restarts.labels(state.name).set(state.restarts)
+        for feed in runtime.feeds:
+            self._lag.labels(feed.watcher.name).set(feed.lag)
+            self._lost.labels(feed.watcher.name).set(feed.lost)
         async with self._looking:
             now = time.monotonic()
             if now >= self._look_again:
                 self._look_again = now + _DEPTH_EVERY
-                await asyncio.gather(*(self._measure(queue) for queue in queues))
+                await asyncio.gather(*(self._measure(queue) for queue in runtime.queues))
         return generate_latest(self.registry)
 
     async def _measure(self, queue: Queue) -> None:

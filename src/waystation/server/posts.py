@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.accounts.addresses import throttled
 from waystation.errors import InvalidInput, Unauthenticated
-from waystation.patterns.ratelimits import Limit, LocalLimiter
-from waystation.server.asgi import Capture, Response, header, read_body, replayed
+from waystation.patterns import Limit, LocalLimiter, sender_key
+from waystation.seam import Response
+from waystation.server.asgi import Capture, header, read_body, replayed, send_response
 
 if TYPE_CHECKING:
-    from waystation.accounts.service import Accounts, Principal
     from waystation.clock import Clock
-    from waystation.patterns.idempotency import Idempotency, Run
-    from waystation.patterns.vault import Vault
+    from waystation.patterns import Idempotency, Run, Vault
+    from waystation.seam import Callers
     from waystation.server.asgi import App, Receive, Scope, Send
 
 MAX_KEY = 255
 _NOT_KEPT = frozenset({401, 403, 404, 405, 408, 409, 425, 429})
-_SIGN_IN = "/v1/auth/"
 _STRANGERS = Limit(120, 60)
 """Keyed requests of those who have not signed in: each is a write."""
 _REPLAYED = (b"idempotent-replayed", b"true")
@@ -44,7 +42,7 @@ class IdempotentPosts:
     def __init__(
         self,
         app: App,
-        accounts: Accounts,
+        callers: Callers,
         idempotency: Idempotency,
         sign_ins: Idempotency,
         vault: Vault,
@@ -52,7 +50,7 @@ class IdempotentPosts:
     ) -> None:
         """`sign_ins` remembers for as long as it takes to try again: tokens must not lie about."""
         self._app = app
-        self._accounts = accounts
+        self._callers = callers
         self._idempotency = idempotency
         self._sign_ins = sign_ins
         self._vault = vault
@@ -71,7 +69,7 @@ class IdempotentPosts:
                 "Idempotency-Key", f"a key is 1 to {MAX_KEY} printable ASCII characters"
             )
         response = await self._once(scope, again, body, key)
-        await response(send)
+        await send_response(response, send)
 
     async def _once(self, scope: Scope, receive: Receive, body: bytes, key: str) -> Response:
         payload = self._fingerprint(scope, body)
@@ -88,7 +86,9 @@ class IdempotentPosts:
                 raise _NotKept(response)
             return self._vault.seal(msgspec.msgpack.encode(response), caller)
 
-        once = self._sign_ins if scope["path"].startswith(_SIGN_IN) else self._idempotency
+        once = (
+            self._sign_ins if scope["path"].startswith(self._callers.sign_in) else self._idempotency
+        )
         try:
             sealed = await once.run(caller, key, work, payload=payload, result=bytes)
         except _NotKept as answered:
@@ -113,14 +113,12 @@ class IdempotentPosts:
 
         Who signs in has no account yet. What they send names them, wherever they send it from.
         """
-        if scope["path"].startswith(_SIGN_IN):
+        if scope["path"].startswith(self._callers.sign_in):
             client = scope.get("client")
-            self._strangers.take(throttled(client[0] if client else None), _STRANGERS)
+            self._strangers.take(sender_key(client[0] if client else None), _STRANGERS)
             return f"http:anonymous:{payload.hex()}"
         try:
-            principal: Principal = await self._accounts.authenticate(
-                header(scope, b"authorization")
-            )
+            principal = await self._callers.authenticate(header(scope, b"authorization"))
         except Unauthenticated:
             return None
         scope["principal"] = principal

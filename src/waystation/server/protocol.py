@@ -10,11 +10,13 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from waystation.server.asgi import Request, Response
+from waystation.seam import Request
 from waystation.server.front import Front
 
 if TYPE_CHECKING:
     from collections.abc import Sized
+
+    from waystation.seam import Door, Response
 
 MAX_HEADERS = 64 * 1024
 HEADER_SECONDS = 15.0
@@ -159,22 +161,20 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         self._held = False
-        segment = self._path.split("/", 2)[1] if self._path.startswith("/") else ""
-        if self._may_answer(segment):
-            self._answer(segment)
+        front = self.app
+        door = front.door(self._path) if isinstance(front, Front) else None
+        if door is not None and self._may_answer(door):
+            self._answer(door)
         else:
             self._pass_on()
             super().on_message_complete()
 
-    def _may_answer(self, segment: str) -> bool:
+    def _may_answer(self, door: Door) -> bool:
         """Whether a door may answer directly: in its turn, and with none of what needs ASGI."""
-        front = self.app
         most = self.limit_concurrency or 1 << 30
         return (
-            isinstance(front, Front)
-            and segment in front.doors
-            and not self._answering()
-            and sum(map(len, self._pieces)) <= front.doors[segment].max_body
+            not self._answering()
+            and sum(map(len, self._pieces)) <= door.max_body
             and max(len(self.connections), len(self.tasks)) < most
         )
 
@@ -188,7 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
         for piece in self._pieces:
             super().on_body(piece)
 
-    def _answer(self, segment: str) -> None:
+    def _answer(self, door: Door) -> None:
         path = self._path
         request = Request(
             method=self.parser.get_method().decode("ascii"),
@@ -203,14 +203,14 @@ class BoundedProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         exchange = _Exchange(keep_alive=version != "1.0" and self.parser.should_keep_alive())
         self.cycle = exchange  # type: ignore[assignment]
-        task = self.loop.create_task(self._exchange(segment, request, exchange))
+        task = self.loop.create_task(self._exchange(door, request, exchange))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    async def _exchange(self, segment: str, request: Request, exchange: _Exchange) -> None:
+    async def _exchange(self, door: Door, request: Request, exchange: _Exchange) -> None:
         try:
             front: Any = self.app
-            response = await front.answer(segment, request)
+            response = await front.answer(door, request)
             if self.flow.write_paused and not exchange.disconnected:
                 await self.flow.drain()
             if not exchange.disconnected:

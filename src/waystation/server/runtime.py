@@ -1,125 +1,136 @@
-"""Everything that one process has open, and how it fits together."""
+"""The house: everything that one process has open, and the systems that live in it."""
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from waystation.accounts.service import Accounts
 from waystation.blobs import open_blobs
-from waystation.errors import WaystationError
-from waystation.patterns.cursors import Cursors
-from waystation.patterns.idempotency import Idempotency
-from waystation.queues import Consumer, open_queues
-from waystation.relay import billing
-from waystation.relay.service import Relay
-from waystation.relay.tables import RECEIVED
-from waystation.relay.tail import Tails
-from waystation.relay.worker import EventRef, Worker
+from waystation.errors import DeclarationError
+from waystation.outbound import Guard, Outbound
+from waystation.patterns import Cursors, Idempotency
+from waystation.queues import open_queues
+from waystation.seam import Parts, Running, every, merged, queues_of, tables_of
+from waystation.server.feeds import FeedRunner
 from waystation.server.metrics import Metrics
 from waystation.server.secret import open_vault
-from waystation.server.supervisor import Supervisor, every
+from waystation.server.supervisor import Supervisor
 from waystation.store import open_store
-from waystation.tables import QUEUES, TABLES
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Sequence
 
-    from waystation.accounts.passwords import Passwords
     from waystation.blobs import Blobs
     from waystation.clock import Clock
-    from waystation.patterns.idempotency import Outcome
-    from waystation.patterns.vault import Vault
+    from waystation.patterns import Outcome, Vault
     from waystation.queues import Queues
-    from waystation.relay.tables import Event
+    from waystation.seam import Callers, System
     from waystation.settings import Settings
-    from waystation.store import Change, Store
-
-    Watcher = Callable[[Change], Awaitable[None]]
-
-log = logging.getLogger(__name__)
+    from waystation.store import Store
 
 _SWEEP_SECONDS = 60.0
 _SWEEP_LIMIT = 500
 _SIGN_IN_SECONDS = 60
 _TEND_SECONDS = {"embedded": 60.0, "sqs": 5.0}
+_FINISH_SECONDS = 840.0
+"""Lambda ends a function after fifteen minutes."""
 
 
 class Runtime:
-    """The parts, opened. `consumers` and `watchers` are what the systems bring to work off."""
+    """The parts, opened, and what the systems bring."""
 
     def __init__(
         self,
         settings: Settings,
+        systems: Sequence[System],
         store: Store,
         queues: Queues,
         blobs: Blobs,
         vault: Vault,
         *,
-        passwords: Passwords | None = None,
+        background: bool,
     ) -> None:
         self.settings = settings
         self.store = store
         self.queues = queues
         self.blobs = blobs
         self.vault = vault
+        self.outbound = Outbound(Guard(settings.networks))
         self.metrics = Metrics()
         self.supervisor = Supervisor()
         self.idempotency = Idempotency(store, hook=self._count)
         self.sign_ins = Idempotency(store, ttl=_SIGN_IN_SECONDS, hook=self._count)
-        self.accounts = Accounts(
-            store,
-            self.vault,
-            passwords=passwords,
-            signups=settings.signups,
-            signup_plan=settings.signup_plan,
+        parts = Parts(
+            settings=settings,
+            store=store,
+            queues=queues,
+            blobs=blobs,
+            vault=vault,
+            outbound=self.outbound,
+            idempotency=self.idempotency,
+            cursors=Cursors(vault),
+            stopping=self.supervisor.stopping,
+            background=background,
         )
-        self.cursors = Cursors(vault)
-        self.relay = Relay(store, vault, networks=settings.networks, public_url=settings.public_url)
-        self.relay.hand_over = self._pass_on
-        self.tails = Tails(self.relay, self.supervisor.stopping)
-        self.worker = Worker(self.relay, self._billing())
-        received = Consumer(queues[RECEIVED], self.worker.handle, concurrency=64)
-        self.consumers: dict[str, Consumer] = {"relay-received": received}
-        self.watchers: dict[str, Watcher] = {}
+        self.tables = tables_of(systems)
+        self.systems = parts.open(systems)
+        self.provided = merged("name", (running.provide for running in self.running))
+        self.consumers = [consumer for running in self.running for consumer in running.consumers]
+        self.watchers = [watcher for running in self.running for watcher in running.watchers]
+        self.feeds = [FeedRunner(store, watcher) for watcher in self.watchers]
+        for running in self.running:
+            for collector in running.metrics:
+                self.metrics.registry.register(collector)
+        if background:
+            self._add_jobs()
+
+    @property
+    def running(self) -> list[Running]:
+        return list(self.systems.values())
+
+    @property
+    def callers(self) -> Callers:
+        """How it is known who calls."""
+        found = [running.callers for running in self.running if running.callers is not None]
+        if len(found) != 1:
+            raise DeclarationError(f"one system must know who calls, not {len(found)}")
+        return found[0]
 
     def _count(self, outcome: Outcome, scope: str, key: str) -> None:
         self.metrics.idempotency.labels(outcome).inc()
 
-    def _billing(self) -> dict[str, Callable[[Event], Awaitable[bool]]]:
-        secrets, prices = self.settings.stripe_webhook_secrets, self.settings.prices
-        if not secrets or not prices:
-            return {}
-        self.relay.directory.install(billing.billing_source(), secrets)
-        return {billing.SOURCE_ID: billing.Billing(self.store, prices).apply}
-
-    async def _pass_on(self, event: Event) -> None:
-        """Tell a worker in another process. If that fails, the event's wake tells it later."""
-        told = EventRef(event.source_id, event.received_at, event.event_id)
-        try:
-            await self.queues[RECEIVED].send(told)
-        except WaystationError as error:
-            log.warning("event %s was not passed on at once: %s", event.event_id, error)
-
-    def add_jobs(self) -> None:
-        """The background work of this process, which then processes its own events itself."""
-        self.relay.begin, self.relay.hand_over = self.worker.begin, self.worker.take
-        self.relay.kick = self.worker.kick
-        self.supervisor.add("relay", self.worker.run)
-        self.supervisor.add("sweep", every(_SWEEP_SECONDS, self._sweep))
+    def _add_jobs(self) -> None:
+        jobs = merged("job", (running.jobs for running in self.running))
+        jobs |= {consumer.queue.spec.name: consumer.run for consumer in self.consumers}
+        jobs |= {feed.name: feed.run for feed in self.feeds}
+        jobs["sweep"] = every(_SWEEP_SECONDS, self._sweep)
         kind = self.settings.queue.partition(":")[0]
-        self.supervisor.add("queues", every(_TEND_SECONDS[kind], self.queues.tend))
-        for name, consumer in self.consumers.items():
-            self.supervisor.add(name, consumer.run)
+        jobs["queues"] = every(_TEND_SECONDS[kind], self.queues.tend)
+        for name, job in jobs.items():
+            self.supervisor.add(name, job)
 
     async def tend(self) -> None:
         """All that is due, once: for where nothing runs in the background."""
         await self.queues.tend()
         await self._sweep()
-        await self.worker.tick()
-        await self.worker.finish()
+        for running in self.running:
+            if running.tend is not None:
+                await running.tend()
+        await self.drain(_FINISH_SECONDS)
+
+    async def drain(self, seconds: float = _FINISH_SECONDS) -> None:
+        """Wait for what is under way; what takes longer is left to others, who find it."""
+        for running in self.running:
+            if running.drain is not None:
+                await running.drain(seconds)
+
+    async def close(self) -> None:
+        for running in self.running:
+            if running.close is not None:
+                await running.close()
+        await self.outbound.close()
 
     async def _sweep(self) -> None:
         while await self.store.sweep(_SWEEP_LIMIT) >= _SWEEP_LIMIT:
@@ -128,25 +139,35 @@ class Runtime:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, *, clock: Clock = time.time, passwords: Passwords | None = None
+    settings: Settings,
+    systems: Sequence[System] = SYSTEMS,
+    *,
+    background: bool = False,
+    clock: Clock = time.time,
 ) -> AsyncIterator[Runtime]:
-    """A runtime for a block of code; whatever was opened is closed after it."""
+    """A runtime for a block of code; whatever was opened is closed after it.
+
+    With `background` it has jobs, which begin when its supervisor is started.
+    """
     endpoint = settings.aws_endpoint_url
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(
             await open_store(
-                settings.store, TABLES, env=settings.env, clock=clock, endpoint_url=endpoint
+                settings.store,
+                tables_of(systems),
+                env=settings.env,
+                clock=clock,
+                endpoint_url=endpoint,
             )
         )
         queues = await stack.enter_async_context(
-            await open_queues(settings.queue, QUEUES, store, endpoint_url=endpoint)
+            await open_queues(settings.queue, queues_of(systems), store, endpoint_url=endpoint)
         )
         if endpoint is not None:  # a stand-in for AWS starts empty
             await store.ensure_tables()
             await queues.ensure()
         blobs = open_blobs(settings.blobs, endpoint_url=endpoint)
         vault = await open_vault(settings, store)
-        runtime = Runtime(settings, store, queues, blobs, vault, passwords=passwords)
-        stack.callback(runtime.accounts.close)
-        stack.push_async_callback(runtime.relay.close)
+        runtime = Runtime(settings, systems, store, queues, blobs, vault, background=background)
+        stack.push_async_callback(runtime.close)
         yield runtime

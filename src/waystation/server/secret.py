@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.accounts.tables import KeyCheck
+from waystation.accounts import KeyCheck
 from waystation.errors import ConditionFailed, SettingsError
-from waystation.patterns.vault import Vault
+from waystation.patterns import Vault
 from waystation.store import absent
 
 if TYPE_CHECKING:

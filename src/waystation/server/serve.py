@@ -16,10 +16,12 @@ from waystation.errors import SettingsError
 from waystation.server.app import build_app, build_worker_app
 from waystation.server.protocol import BoundedProtocol
 from waystation.server.runtime import running
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from waystation.seam import System
     from waystation.server.front import Front
     from waystation.settings import Settings
 
@@ -32,16 +34,19 @@ _BACKLOG = 2048
 _MOST_REQUESTS = 10_000
 
 
-async def serve(settings: Settings, role: Role, started: Callable[[str], None]) -> None:
+async def serve(
+    settings: Settings,
+    role: Role,
+    started: Callable[[str], None],
+    systems: Sequence[System] = SYSTEMS,
+) -> None:
     """Serve until told to stop, then finish what was begun.
 
     `started` is told the address once requests are answered.
     """
     with _listening(settings) as listener:
-        async with running(settings) as runtime:
+        async with running(settings, systems, background=role != "api") as runtime:
             app = build_worker_app(runtime) if role == "worker" else build_app(runtime)
-            if role != "api":
-                runtime.add_jobs()
             server = _Server(_config(app, settings))
 
             loop = asyncio.get_running_loop()
@@ -69,7 +74,7 @@ async def serve(settings: Settings, role: Role, started: Callable[[str], None]) 
                 await _end(server.server_state.tasks)
             finally:
                 await runtime.supervisor.stop(max(1.0, until - loop.time()))
-                await runtime.worker.end(max(1.0, until - loop.time()))
+                await runtime.drain(max(1.0, until - loop.time()))
 
 
 def _settle_garbage() -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from waystation.backoff import backoff
+from waystation.seam import pause
+
+if TYPE_CHECKING:
+    from waystation.seam import Job
 
 log = logging.getLogger(__name__)
-
-Job = Callable[[asyncio.Event], Awaitable[None]]
-"""Works until the event is set, then finishes what it has begun."""
 
 FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
@@ -90,23 +89,3 @@ class Supervisor:
             wait = backoff(state.failures, first=FIRST_WAIT, longest=_LONGEST_WAIT)
             await pause(self.stopping, wait)
         state.status = "stopped"
-
-
-def every(seconds: float, work: Callable[[], Awaitable[object]]) -> Job:
-    """A job that does something again and again, until told to stop."""
-
-    async def job(stopping: asyncio.Event) -> None:
-        while not stopping.is_set():
-            await work()
-            await pause(stopping, seconds * (0.9 + random.random() / 5))  # noqa: S311 - jitter
-
-    return job
-
-
-async def pause(stopping: asyncio.Event, seconds: float) -> None:
-    """Wait, but not once we are to stop."""
-    try:
-        async with asyncio.timeout(seconds):
-            await stopping.wait()
-    except TimeoutError:
-        pass

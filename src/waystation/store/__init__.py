@@ -10,16 +10,18 @@ from waystation.errors import (
     StoreError,
     TransactionCancelled,
 )
-from waystation.store.actions import Check, Delete, Put, Update
+from waystation.store.actions import Action, Check, Delete, Put, Update, Write, prepare
 from waystation.store.base import Store
+from waystation.store.claims import Claims
 from waystation.store.expressions import Condition, absent, attr, exists, if_absent
-from waystation.store.feed import Change, ChangeFeed
+from waystation.store.feed import Change, ChangeFeed, Checkpoint, FeedHolder, checkpoints
 from waystation.store.items import Item, key_of
 from waystation.store.opening import open_store
 from waystation.store.queries import Page, Query, partition
 from waystation.store.spec import Key
-from waystation.store.tables import Index, KeyAttribute, Table
+from waystation.store.tables import Index, KeyAttribute, Table, scoped_name
 from waystation.store.updates import (
+    Edit,
     add,
     add_to_set,
     append,
@@ -27,17 +29,23 @@ from waystation.store.updates import (
     remove,
     remove_from_set,
     set_if_absent,
+    set_or_remove,
     set_to,
 )
 
 __all__ = [
+    "Action",
     "CancellationReason",
     "Change",
     "ChangeFeed",
     "Check",
+    "Checkpoint",
+    "Claims",
     "Condition",
     "ConditionFailed",
     "Delete",
+    "Edit",
+    "FeedHolder",
     "Index",
     "InvalidCursor",
     "InvalidKey",
@@ -54,19 +62,24 @@ __all__ = [
     "Table",
     "TransactionCancelled",
     "Update",
+    "Write",
     "absent",
     "add",
     "add_to_set",
     "append",
     "attr",
+    "checkpoints",
     "exists",
     "if_absent",
     "key_of",
     "open_store",
     "partition",
+    "prepare",
     "prepend",
     "remove",
     "remove_from_set",
+    "scoped_name",
     "set_if_absent",
+    "set_or_remove",
     "set_to",
 ]

@@ -10,7 +10,7 @@ from waystation.store.expressions import Condition, Constant, Path, absent, attr
 from waystation.store.spec import check_index_keys
 from waystation.store.updates import (
     Assign,
-    Change,
+    Edit,
     Remove,
     add,
     check_overlaps,
@@ -41,7 +41,7 @@ class Update(Generic[I_co]):
 
     __slots__ = ("changes", "key", "when")
 
-    def __init__(self, key: Key[I_co], *changes: Change, when: Condition | None = None) -> None:
+    def __init__(self, key: Key[I_co], *changes: Edit, when: Condition | None = None) -> None:
         self.key = key
         self.changes = changes
         self.when = when
@@ -85,7 +85,7 @@ class Write:
         key: Key[Any],
         condition: Condition | None,
         *,
-        changes: tuple[Change, ...] = (),
+        changes: tuple[Edit, ...] = (),
         source: Item | None = None,
         creates: bool = False,
     ) -> None:
@@ -156,7 +156,7 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
 
 def _resolve_changes(
     spec: Spec, action: Update[Any], condition: Condition | None
-) -> tuple[Change, ...]:
+) -> tuple[Edit, ...]:
     for change in action.changes:
         field = change.path.parts[0]
         if field in spec.key_fields:
@@ -183,7 +183,7 @@ def _resolve_changes(
     return tuple(resolved)
 
 
-def _check_complete(spec: Spec, changes: list[Change]) -> None:
+def _check_complete(spec: Spec, changes: list[Edit]) -> None:
     """Refuse an update that could create an item which cannot be read back."""
     covered = {str(c.path.parts[0]) for c in changes if len(c.path.parts) == 1}
     if missing := spec.required - covered - set(spec.key_fields):
@@ -192,7 +192,7 @@ def _check_complete(spec: Spec, changes: list[Change]) -> None:
         raise InvalidRequest(f"{what}: set it, or say when=exists()", field=name)
 
 
-def _completing(spec: Spec, key_fields: dict[str, object]) -> list[Change]:
+def _completing(spec: Spec, key_fields: dict[str, object]) -> list[Edit]:
     """What makes a new item complete: its constants, and the fields that its key is made of."""
     keys = {key.name for key in spec.table.key_attributes()}
     return [
@@ -205,10 +205,10 @@ def _completing(spec: Spec, key_fields: dict[str, object]) -> list[Change]:
 def _index_changes(
     spec: Spec,
     templates: IndexTemplates,
-    changes: tuple[Change, ...],
+    changes: tuple[Edit, ...],
     key_fields: dict[str, object],
     creates: bool,
-) -> list[Change]:
+) -> list[Edit]:
     """What index keys must become along with the fields that they are made of."""
     touched = {str(change.path.parts[0]): change for change in changes}
     affected = templates.fields & touched.keys()
@@ -232,7 +232,7 @@ def _index_changes(
     return [Assign(Path((name,)), Constant(made[name])) for name in names]
 
 
-def _new_value(templates: IndexTemplates, field: str, change: Change) -> object:
+def _new_value(templates: IndexTemplates, field: str, change: Edit) -> object:
     """What a change makes of an index field; None when it goes."""
     if isinstance(change, Remove):
         return None

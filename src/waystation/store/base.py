@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from waystation.store.feed import ChangeFeed
     from waystation.store.spec import Key, Spec
     from waystation.store.tables import Table
-    from waystation.store.updates import Change
+    from waystation.store.updates import Edit
     from waystation.store.values import RawItem
 
 I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
@@ -142,7 +142,7 @@ class Store(ABC):
     async def update(
         self,
         key: Key[I],
-        *changes: Change,
+        *changes: Edit,
         when: Condition | None = None,
         returning: Returning | None = None,
     ) -> I | None:
@@ -247,7 +247,9 @@ class Store(ABC):
         )
 
     def _cancelled(
-        self, writes: Sequence[Write], failures: Sequence[tuple[str, str, RawItem | None] | None]
+        self,
+        writes: Sequence[Write],
+        failures: Sequence[tuple[str, str, RawItem | None] | None],
     ) -> TransactionCancelled:
         reasons: list[CancellationReason | None] = []
         for write, failure in zip(writes, failures, strict=True):

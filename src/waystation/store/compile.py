@@ -22,7 +22,7 @@ from waystation.store.expressions import (
     Size,
     Some,
 )
-from waystation.store.updates import Add, Assign, Change, Discard, Remove
+from waystation.store.updates import Add, Assign, Discard, Edit, Remove
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Expressions:
             return f"{test.name}({self.path(test.path)})"
         return f"{test.name}({self.path(test.path)}, {self.value(test.argument.value)})"
 
-    def update(self, changes: Sequence[Change]) -> str:
+    def update(self, changes: Sequence[Edit]) -> str:
         clauses: dict[str, list[str]] = {}
         for change in changes:
             place = self.path(change.path)

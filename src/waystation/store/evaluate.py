@@ -26,7 +26,7 @@ from waystation.store.expressions import (
     Size,
     Some,
 )
-from waystation.store.updates import Add, Assign, Change, Discard, Remove
+from waystation.store.updates import Add, Assign, Discard, Edit, Remove
 from waystation.store.values import RawItem, Value, same, type_of
 
 if TYPE_CHECKING:
@@ -133,12 +133,12 @@ def _at(place: Path, item: RawItem) -> Value:
     return value
 
 
-def creates(changes: Sequence[Change]) -> bool:
+def creates(changes: Sequence[Edit]) -> bool:
     """Whether an update makes an item of nothing. One that only takes away does not."""
     return not changes or not all(isinstance(change, Remove | Discard) for change in changes)
 
 
-def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> RawItem:
+def changed(changes: Sequence[Edit], old: RawItem | None, key: RawItem) -> RawItem:
     """The item after an update of an item, or of nothing."""
     before = _NO_ITEM if old is None else old
     if all(len(change.path.parts) == 1 for change in changes):
@@ -166,7 +166,7 @@ def changed(changes: Sequence[Change], old: RawItem | None, key: RawItem) -> Raw
     return after
 
 
-def _replaced(changes: Sequence[Change], before: RawItem, start: RawItem) -> RawItem:
+def _replaced(changes: Sequence[Edit], before: RawItem, start: RawItem) -> RawItem:
     """An update of whole attributes only, which leaves the insides of the others alone."""
     after = dict(start)
     for change in changes:
@@ -188,7 +188,7 @@ def _replaced(changes: Sequence[Change], before: RawItem, start: RawItem) -> Raw
     return after
 
 
-def _position(change: Change) -> list[tuple[int, str]]:
+def _position(change: Edit) -> list[tuple[int, str]]:
     """Sorts list positions upwards, whatever order the caller named them in."""
     return [(p, "") if isinstance(p, int) else (0, p) for p in change.path.parts]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from waystation.errors import UnreadableItem
+from waystation.store.actions import Put
 from waystation.store.base import pick_spec
 from waystation.store.expiry import has_expired
 from waystation.store.items import Item
@@ -17,9 +18,12 @@ from waystation.store.tables import Table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from waystation.store.actions import Check
+    from waystation.store.base import Store
     from waystation.store.values import RawItem
 
 RETENTION_SECONDS = 24 * 3600
+_POSITIONS_AT_ONCE = 50
 CHECKPOINT_SECONDS = 30 * 86_400
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,17 @@ class Checkpoint(
     sequence: str | None = None
     finished: bool = False
     expires_at: int
+
+
+class FeedHolder(Item, table=checkpoints, pk="FEED#{table}#{consumer}", sk="HOLDER", kw_only=True):
+    """The lease on reading for a consumer: one process at a time does."""
+
+    table: str
+    consumer: str
+    lease_token: str | None = None
+    lease_expires_at: int | None = None
+    fence: int = 0
+    expires_at: int | None = None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -58,18 +73,30 @@ class ChangeFeed(ABC):
     some went unread for longer.
     """
 
-    def __init__(self, table: Table, consumer: str) -> None:
+    idle_seconds = 0.1
+    """How long to wait before another read when there was nothing new."""
+
+    def __init__(self, store: Store, table: Table, consumer: str) -> None:
         self.table = table
         self.consumer = consumer
         self.lost = False
+        self._saver = store
 
     @abstractmethod
     async def read(self, limit: int = 100) -> list[Change]:
         """The next changes, at most about `limit`; none when there is nothing new."""
 
     @abstractmethod
-    async def commit(self) -> None:
-        """Remember that everything read so far was dealt with."""
+    async def commit(self, *guards: Check[Any]) -> None:
+        """Remember that everything read so far was dealt with. Costs nothing when nothing was read.
+
+        The position moves only where the guards hold: TransactionCancelled says that they do not.
+        """
+
+    async def _save(self, positions: list[Checkpoint], guards: tuple[Check[Any], ...]) -> None:
+        for start in range(0, len(positions), _POSITIONS_AT_ONCE):
+            some = positions[start : start + _POSITIONS_AT_ONCE]
+            await self._saver.transact(*(Put(position) for position in some), *guards)
 
 
 def typed_changes(

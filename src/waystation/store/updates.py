@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from waystation.store.spec import Spec
 
 
-class Change:
+class Edit:
     """One change of an update. Every right-hand side reads the item as it was before."""
 
     path: Path
 
-    def resolve(self, spec: Spec) -> Change:
+    def resolve(self, spec: Spec) -> Edit:
         raise NotImplementedError
 
 
-class Assign(Change):
+class Assign(Edit):
     __slots__ = ("path", "value")
 
     def __init__(self, place: Path, value: Operand) -> None:
@@ -81,7 +81,7 @@ def _check_type(spec: Spec, field: str, constant: Constant) -> None:
         raise InvalidRequest(f"{field}: {error}", field=field) from None
 
 
-class Add(Change):
+class Add(Edit):
     """Add to a number, or members to a set; a missing attribute counts as 0 or empty."""
 
     __slots__ = ("path", "value")
@@ -96,7 +96,7 @@ class Add(Change):
         return Add(self.path.resolve(spec), self.value)
 
 
-class Remove(Change):
+class Remove(Edit):
     __slots__ = ("path",)
 
     def __init__(self, place: Path) -> None:
@@ -109,7 +109,7 @@ class Remove(Change):
         return Remove(self.path.resolve(spec))
 
 
-class Discard(Change):
+class Discard(Edit):
     """Remove members from a set; the last one takes the attribute with it."""
 
     __slots__ = ("path", "value")
@@ -122,17 +122,22 @@ class Discard(Change):
         return Discard(self.path.resolve(spec), self.value)
 
 
-def set_to(place: str | Path, value: object) -> Change:
+def set_to(place: str | Path, value: object) -> Edit:
     """Set an attribute to a value, or to a calculation such as `attr("a") + 1`."""
     return Assign(_place(place), operand(value))
 
 
-def set_if_absent(place: str | Path, value: object) -> Change:
+def set_or_remove(place: str | Path, value: object) -> Edit:
+    """Set an attribute, or remove it where there is no value."""
+    return remove(place) if value is None else set_to(place, value)
+
+
+def set_if_absent(place: str | Path, value: object) -> Edit:
     """Set an attribute unless it is there already."""
     return Assign(_place(place), IfAbsent(_place(place), Constant(value)))
 
 
-def add(place: str | Path, number: object) -> Change:
+def add(place: str | Path, number: object) -> Edit:
     """Add to a number; a missing one counts as 0."""
     constant = Constant(number)
     if type_of(constant.value) != "N":
@@ -140,28 +145,28 @@ def add(place: str | Path, number: object) -> Change:
     return Add(_place(place), constant)
 
 
-def add_to_set(place: str | Path, members: Iterable[object]) -> Change:
+def add_to_set(place: str | Path, members: Iterable[object]) -> Edit:
     """Add members to a set; a missing one counts as empty."""
     return Add(_place(place), Constant(set(members)))
 
 
-def remove_from_set(place: str | Path, members: Iterable[object]) -> Change:
+def remove_from_set(place: str | Path, members: Iterable[object]) -> Edit:
     """Take members out of a set."""
     return Discard(_place(place), Constant(set(members)))
 
 
-def remove(place: str | Path) -> Change:
+def remove(place: str | Path) -> Edit:
     """Remove an attribute, a map key or a list element."""
     return Remove(_place(place))
 
 
-def append(place: str | Path, values: Sequence[object]) -> Change:
+def append(place: str | Path, values: Sequence[object]) -> Edit:
     """Add to the end of a list; a missing one counts as empty."""
     where = _place(place)
     return Assign(where, Joined(IfAbsent(where, Constant([])), Constant(list(values))))
 
 
-def prepend(place: str | Path, values: Sequence[object]) -> Change:
+def prepend(place: str | Path, values: Sequence[object]) -> Edit:
     """Add to the front of a list; a missing one counts as empty."""
     where = _place(place)
     return Assign(where, Joined(Constant(list(values)), IfAbsent(where, Constant([]))))
@@ -171,7 +176,7 @@ def _place(place: str | Path) -> Path:
     return place if isinstance(place, Path) else path(place)
 
 
-def check_overlaps(changes: Iterable[Change]) -> None:
+def check_overlaps(changes: Iterable[Edit]) -> None:
     """Refuse two changes of one place, or of a place and something inside it."""
     changes = list(changes)
     if len({change.path.parts[0] for change in changes}) == len(changes):

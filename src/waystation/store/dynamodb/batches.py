@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waystation.aws.client import wait_before
+from waystation.aws import wait_before
 from waystation.errors import Throttled
 from waystation.store.dynamodb.wire import item_from_wire, item_to_wire
 from waystation.store.spec import Key

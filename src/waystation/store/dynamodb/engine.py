@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from waystation.aws.client import AwsClient
-from waystation.aws.session import AwsSession
+from waystation.aws import AwsClient, AwsSession
 from waystation.errors import AwsError, TransactionConflict
 from waystation.store.base import Returning, Store, check_page, pick_spec, resolve_filter
 from waystation.store.compile import Expressions

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.aws.client import AwsClient
+from waystation.aws import AwsClient
 from waystation.errors import AwsError, StoreError, TableMismatch
 from waystation.store.dynamodb.requests import translate
 from waystation.store.dynamodb.wire import item_from_wire
 from waystation.store.feed import CHECKPOINT_SECONDS, Change, ChangeFeed, Checkpoint, typed_changes
 
 if TYPE_CHECKING:
-    from waystation.aws.session import AwsSession
+    from waystation.aws import AwsSession
+    from waystation.store.actions import Check
     from waystation.store.dynamodb.engine import DynamoStore
     from waystation.store.tables import Table
 
@@ -59,10 +60,12 @@ class _Reached:
 class DynamoFeed(ChangeFeed):
     """Reads every open shard in turn, a parent always to its end before its children."""
 
+    idle_seconds = 1.0
+
     def __init__(
         self, store: DynamoStore, session: AwsSession, table: Table, consumer: str
     ) -> None:
-        super().__init__(table, consumer)
+        super().__init__(store, table, consumer)
         self._store = store
         self._session = session
         self._client = AwsClient(
@@ -106,20 +109,21 @@ class DynamoFeed(ChangeFeed):
         start = self._turn % len(ready) if ready else 0
         return ready[start:] + ready[:start]
 
-    async def commit(self) -> None:
-        for shard in self._shards.values():
-            if not shard.dirty:
-                continue
-            await self._store.put(
-                Checkpoint(
-                    table=self.table.name,
-                    consumer=self.consumer,
-                    shard=shard.id,
-                    sequence=shard.sequence,
-                    finished=shard.finished,
-                    expires_at=self._store.now() + CHECKPOINT_SECONDS,
-                )
+    async def commit(self, *guards: Check[Any]) -> None:
+        moved = [shard for shard in self._shards.values() if shard.dirty]
+        positions = [
+            Checkpoint(
+                table=self.table.name,
+                consumer=self.consumer,
+                shard=shard.id,
+                sequence=shard.sequence,
+                finished=shard.finished,
+                expires_at=self._store.now() + CHECKPOINT_SECONDS,
             )
+            for shard in moved
+        ]
+        await self._save(positions, guards)
+        for shard in moved:
             shard.dirty = False
 
     def _readable(self) -> list[_Shard]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.aws.client import is_throttling
+from waystation.aws import is_throttling
 from waystation.errors import (
     AccessRefused,
     AwsError,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from waystation.store.expressions import Condition
     from waystation.store.queries import Query, SortRange
     from waystation.store.tables import Table
-    from waystation.store.updates import Change
+    from waystation.store.updates import Edit
     from waystation.store.values import RawItem
 
 _REFUSED = frozenset(
@@ -163,7 +163,7 @@ def repeatable(write: Write, returning: str | None) -> bool:
     return all(_repeatable_change(change) for change in write.changes)
 
 
-def _repeatable_change(change: Change) -> bool:
+def _repeatable_change(change: Edit) -> bool:
     if any(isinstance(part, int) for part in change.path.parts):
         return False
     match change:

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from waystation.aws.client import wait_before
+from waystation.aws import wait_before
 from waystation.errors import (
     AwsError,
     CancellationReason,

@@ -1,1 +1,5 @@
-"""The embedded engine: one SQLite file, or memory for tests."""
+"""The embedded engine."""
+
+from waystation.store.sqlite.engine import SqliteStore
+
+__all__ = ["SqliteStore"]

@@ -167,7 +167,10 @@ class SqliteStore(Store):
         now = self.now()
         found: list[Item] = []
         size, count, body = 0, 0, b""
-        rows = self.reader.cursor()
+        try:
+            rows = self.reader.cursor()
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the read failed: {error}") from error
         try:
             rows.execute(sql, [*arguments, -1 if limit is None else limit])
             while size < PAGE_BYTES and (chunk := rows.fetchmany(_ROWS_AT_ONCE)):

@@ -10,6 +10,7 @@ from waystation.store import values
 from waystation.store.feed import CHECKPOINT_SECONDS, Change, ChangeFeed, Checkpoint, typed_changes
 
 if TYPE_CHECKING:
+    from waystation.store.actions import Check
     from waystation.store.base import Store
     from waystation.store.tables import Table
 
@@ -20,15 +21,16 @@ class SqliteFeed(ChangeFeed):
     def __init__(
         self, store: Store, connection: sqlite3.Connection, table: Table, consumer: str
     ) -> None:
-        super().__init__(table, consumer)
+        super().__init__(store, table, consumer)
         self._store = store
         self._connection = connection
         self._name = store.table_name(table)
         self._position: int | None = None
+        self._committed: int | None = None
 
     async def read(self, limit: int = 100) -> list[Change]:
         if self._position is None:
-            self._position = await self._resume()
+            self._position = self._committed = await self._resume()
         elif self._trimmed() > self._position:
             self.lost = True
         rows = self._select(
@@ -64,15 +66,16 @@ class SqliteFeed(ChangeFeed):
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the read failed: {error}") from error
 
-    async def commit(self) -> None:
-        if self._position is None:
+    async def commit(self, *guards: Check[Any]) -> None:
+        reached = self._position
+        if reached == self._committed:
             return
-        await self._store.put(
-            Checkpoint(
-                table=self.table.name,
-                consumer=self.consumer,
-                shard=_SHARD,
-                sequence=str(self._position),
-                expires_at=self._store.now() + CHECKPOINT_SECONDS,
-            )
+        position = Checkpoint(
+            table=self.table.name,
+            consumer=self.consumer,
+            shard=_SHARD,
+            sequence=str(reached),
+            expires_at=self._store.now() + CHECKPOINT_SECONDS,
         )
+        await self._save([position], guards)
+        self._committed = reached

@@ -76,7 +76,10 @@ class RowWrites:
         return found.item if returning == "old" else new if returning == "new" else None
 
     def write_all(
-        self, pairs: list[tuple[Write, Row | None]], now: int, connection: sqlite3.Connection
+        self,
+        pairs: list[tuple[Write, Row | None]],
+        now: int,
+        connection: sqlite3.Connection,
     ) -> None:
         """Unconditional puts and deletes."""
         for write, row in pairs:
@@ -145,7 +148,10 @@ class RowWrites:
         return len(rows)
 
     def _all_found(
-        self, connection: sqlite3.Connection, pairs: list[tuple[Write, Row | None]], now: int
+        self,
+        connection: sqlite3.Connection,
+        pairs: list[tuple[Write, Row | None]],
+        now: int,
     ) -> dict[int, Found]:
         """What the writes of a transaction find, unless they replace whatever is there."""
         wanted: dict[str, list[Write]] = {}
@@ -168,7 +174,12 @@ class RowWrites:
         return [_found(layout, body, now) for body in layout.find_all(connection, keys)]
 
     def _put(
-        self, connection: sqlite3.Connection, layout: Layout, write: Write, row: Row, now: int
+        self,
+        connection: sqlite3.Connection,
+        layout: Layout,
+        write: Write,
+        row: Row,
+        now: int,
     ) -> None:
         """A put that needs to know what was there only if somebody follows the changes."""
         found = _UNREAD

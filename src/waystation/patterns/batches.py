@@ -1,9 +1,9 @@
-"""The ledger: an account's writes, many in one transaction, with their counters.
+"""Write batches: what many callers write at once, in one transaction with its counters.
 
-Every event changes the same few counters: the month's usage, the source's total, the hour's
-statistics. One transaction per event would make all of them wait for each other. So whatever an
-account wants to write while a transaction is under way goes together into the next one, and each
-counter is changed once, by the sum. Counters and events are in one transaction all the same.
+Writes that change the same few counters, such as an account's usage of the month, would all wait
+for each other as transactions of their own. So whatever is to be written in a line while a
+transaction is under way goes together into the next one, and each counter is changed once, by the
+sum. Counters and items are in one transaction all the same.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from waystation.errors import (
     Overloaded,
     TransactionCancelled,
 )
-from waystation.store import Condition, Update, add, remove, set_if_absent, set_to
-from waystation.store.actions import Write, prepare
-from waystation.store.spec import Key
+from waystation.store import (
+    Condition,
+    Key,
+    Update,
+    Write,
+    add,
+    prepare,
+    set_if_absent,
+    set_or_remove,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waystation.store import Store
-    from waystation.store.actions import Action
+    from waystation.store import Action, Store
 
 _MOST_ACTIONS = 90
 _MOST_BYTES = 3 * 1024 * 1024
-_MOST_WAITING = 1_000
-"""Writes of one account. More would wait for longer than a sender does."""
+MOST_WAITING = 1_000
+"""Writes of one line. More would wait for longer than a sender does."""
 
 
 class Tally(msgspec.Struct, kw_only=True, gc=False):
@@ -64,18 +70,18 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         )
 
     def times(self, number: int) -> Tally:
-        """So many of it at once, made once: the same tally is used again and again."""
+        """So many of it at once, built once: the same tally is used again and again."""
         if number == 1:
             return self
-        made = self.multiples.get(number)
-        if made is None:
+        multiple = self.multiples.get(number)
+        if multiple is None:
             adds = {field: each * number for field, each in self.adds.items()}
-            made = msgspec.structs.replace(self, adds=adds, prepared=None, multiples={})
-            self.multiples[number] = made
-        return made
+            multiple = msgspec.structs.replace(self, adds=adds, prepared=None, multiples={})
+            self.multiples[number] = multiple
+        return multiple
 
     def write(self) -> Write:
-        """The update, also made once."""
+        """The update, also prepared once."""
         if self.prepared is None:
             self.prepared = prepare(self._action())
         return self.prepared
@@ -83,8 +89,7 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
     def _action(self) -> Update[Any]:
         added = self.adds.items()  # what is set in the same batch wins over what is added
         changes = [add(field, number) for field, number in added if field not in self.sets]
-        for field, value in self.sets.items():
-            changes.append(remove(field) if value is None else set_to(field, value))
+        changes += [set_or_remove(field, value) for field, value in self.sets.items()]
         given = (pair for pair in self.defaults.items() if pair[0] not in self.sets)
         changes += [set_if_absent(field, value) for field, value in given]
         return Update(self.key, *changes, when=self.when(self.adds) if self.when else None)
@@ -117,17 +122,18 @@ class _Line:
         self.waiting: deque[_Entry] = deque()
 
 
-class Ledger:
-    """Writes for accounts, one transaction at a time for each of them."""
+class WriteBatches:
+    """Writes in lines, such as one for each account: one transaction at a time in each."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, most_waiting: int = MOST_WAITING) -> None:
         self._store = store
+        self._most_waiting = most_waiting
         self._lines: dict[str, _Line] = {}
         self._runners: set[asyncio.Task[None]] = set()
 
     async def write(
         self,
-        account: str,
+        line: str,
         actions: Sequence[Action],
         tallies: Sequence[Tally],
         size: int = 0,
@@ -140,21 +146,21 @@ class Ledger:
         `new` is refused when too much waits; what has begun is not.
         """
         entry = _Entry(actions, tallies, size)
-        line = self._lines.setdefault(account, _Line())
-        if new and len(line.waiting) >= _MOST_WAITING:
+        queue = self._lines.setdefault(line, _Line())
+        if new and len(queue.waiting) >= self._most_waiting:
             raise Overloaded("too much is waiting to be written", retry_after=1.0)
-        line.waiting.append(entry)
-        if not line.busy:
-            line.busy = True
-            runner = asyncio.create_task(self._run(account, line))
+        queue.waiting.append(entry)
+        if not queue.busy:
+            queue.busy = True
+            runner = asyncio.create_task(self._run(line, queue))
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
         await entry.done
 
-    async def _run(self, account: str, line: _Line) -> None:
+    async def _run(self, line: str, queue: _Line) -> None:
         try:
-            while line.waiting:
-                batch = _taken(line.waiting)
+            while queue.waiting:
+                batch = _next_batch(queue.waiting)
                 try:
                     await self._commit(batch)
                 except BaseException as error:
@@ -163,9 +169,9 @@ class Ledger:
                     if not isinstance(error, Exception):
                         raise
         finally:
-            line.busy = False
-            if not line.waiting:
-                self._lines.pop(account, None)
+            queue.busy = False
+            if not queue.waiting:
+                self._lines.pop(line, None)
 
     async def _commit(self, batch: list[_Entry]) -> None:
         while batch:
@@ -216,7 +222,7 @@ class Ledger:
                 entry.finish(error)
 
 
-def _taken(waiting: deque[_Entry]) -> list[_Entry]:
+def _next_batch(waiting: deque[_Entry]) -> list[_Entry]:
     """The next entries that fit into one transaction and touch different items."""
     batch: list[_Entry] = []
     keys: set[Any] = set()

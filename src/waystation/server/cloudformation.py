@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from waystation.queues.base import RETENTION_SECONDS
+from waystation.queues import RETENTION_SECONDS
 from waystation.queues.sqs import FIFO
-from waystation.store.dynamodb.tables import definition
-from waystation.store.tables import scoped_name
+from waystation.store import scoped_name
+from waystation.store.dynamodb import definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from waystation.queues import QueueSpec
-    from waystation.store.tables import Table
+    from waystation.store import Table
 
 
 def template(tables: Iterable[Table], env: str, queues: Sequence[QueueSpec] = ()) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.aws.client import AwsClient
+from waystation.aws import AwsClient
 from waystation.errors import AccessRefused, AwsError, MessageLost, QueueUnavailable
 from waystation.ids import secret_hash
 from waystation.queues.base import (
@@ -37,7 +37,7 @@ from waystation.queues.parked import Lot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waystation.aws.session import AwsSession
+    from waystation.aws import AwsSession
     from waystation.queues.parked import Parked
     from waystation.store import Store
 

@@ -1,19 +1,35 @@
-"""Cursors for lists: opaque, signed, and good for the one list that they came from."""
+"""Lists as every route gives them: a page, and a cursor that is opaque, signed and its own."""
 
 from __future__ import annotations
 
 import base64
 import hmac
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
 
 from waystation.errors import InvalidInput
 
 if TYPE_CHECKING:
     from waystation.patterns.vault import Vault
 
+T = TypeVar("T")
+
 _SIGNATURE_BYTES = 12
 MAX_CURSOR = 2_000
+
+
+class Listing(msgspec.Struct, Generic[T]):
+    """A page of a list. `cursor` leads to the next one, if there is more."""
+
+    data: list[T]
+    cursor: str | None = None
+    has_more: bool = False
+
+
+def listing(data: list[T], cursor: str | None = None) -> Listing[T]:
+    return Listing(data, cursor, cursor is not None)
 
 
 class Cursors:
@@ -41,5 +57,5 @@ class Cursors:
         return position
 
     def _signature(self, position: str, scope: str) -> bytes:
-        told = f"{len(scope)}:{scope}:{position}".encode()
-        return hmac.digest(self._key, told, sha256)[:_SIGNATURE_BYTES]
+        signed = f"{len(scope)}:{scope}:{position}".encode()
+        return hmac.digest(self._key, signed, sha256)[:_SIGNATURE_BYTES]

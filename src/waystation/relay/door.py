@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.relay.ingest import MAX_BODY, Ingest
-from waystation.server.asgi import Request, Response
-from waystation.server.front import Door
+from waystation.seam import Request, Response
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from waystation.relay.service import Relay
+
+__all__ = ["MAX_BODY", "webhook_door"]
 
 _PREFIX = "/in/"
 
 
-def hook_door(relay: Relay) -> Door:
+def webhook_door(relay: Relay) -> Callable[[Request], Awaitable[Response]]:
     ingest = Ingest(relay)
 
     async def handle(request: Request) -> Response:
@@ -32,7 +35,7 @@ def hook_door(relay: Relay) -> Door:
         content = b"" if request.method == "HEAD" else answer.body
         return Response(200, content, [(b"content-type", answer.content_type)])
 
-    return Door(handle, MAX_BODY, programs=True)
+    return handle
 
 
 def _headers(request: Request) -> dict[str, str]:

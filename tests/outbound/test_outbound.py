@@ -1,4 +1,4 @@
-"""Where deliveries may go: the address that is connected to decides."""
+"""Where requests may go: the address that is connected to decides."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.relay.hub import hub_at
-from tests.support.receiver import Reaction
+from tests.support.receiver import Reaction, receiving
 from waystation.errors import InvalidInput
-from waystation.relay.egress import Egress, Guard
+from waystation.outbound import Guard, Outbound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,34 +91,42 @@ def test_what_is_no_address_is_refused(junk: str) -> None:
 
 
 @pytest.fixture
-async def closed() -> AsyncIterator[Egress]:
-    egress = Egress(Guard())
-    yield egress
-    await egress.close()
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as running:
+        yield running
+
+
+@pytest.fixture
+async def closed() -> AsyncIterator[Outbound]:
+    outbound = Outbound(Guard())
+    yield outbound
+    await outbound.close()
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "0x7f.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]", "0"]
 )
 async def test_no_name_for_loopback_gets_through(
-    closed: Egress, receiver: Receiver, host: str
+    closed: Outbound, receiver: Receiver, host: str
 ) -> None:
     port = receiver.url.rpartition(":")[2]
-    reply = await closed.post(f"http://{host}:{port}/", {}, b"x", 5)
+    reply = await closed.request("POST", f"http://{host}:{port}/", body=b"x", seconds=5)
     assert (reply.status, bool(reply.error)) == (0, True)
     assert receiver.got == []
 
 
-async def test_localhost_with_a_dot(closed: Egress, receiver: Receiver) -> None:
+async def test_localhost_with_a_dot(closed: Outbound, receiver: Receiver) -> None:
     port = receiver.url.rpartition(":")[2]
-    assert (await closed.post(f"http://localhost.:{port}/", {}, b"x", 5)).status == 0
+    assert (
+        await closed.request("POST", f"http://localhost.:{port}/", body=b"x", seconds=5)
+    ).status == 0
     assert receiver.got == []
     with pytest.raises(InvalidInput):
         Guard().check_url("http://localhost.:80/", "destination_url")
 
 
 async def test_a_name_that_changes_its_mind(
-    closed: Egress, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    closed: Outbound, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DNS rebinding: a name that was public when it was looked at and is private now."""
     port = int(receiver.url.rpartition(":")[2])
@@ -128,16 +136,18 @@ async def test_a_name_that_changes_its_mind(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
     closed.guard.check_url(f"http://rebound.example.com:{port}/", "destination_url")
-    reply = await closed.post(f"http://rebound.example.com:{port}/", {}, b"x", 5)
+    reply = await closed.request(
+        "POST", f"http://rebound.example.com:{port}/", body=b"x", seconds=5
+    )
     assert (reply.status, "refused" in (reply.error or "")) == (0, True)
     assert receiver.got == []
 
 
 async def test_a_redirect_to_a_private_address_is_not_followed(receiver: Receiver) -> None:
     receiver.answers = [Reaction(302, headers={"Location": f"{receiver.url}/secret"})]
-    egress = Egress(Guard(["127.0.0.0/8"]))
-    reply = await egress.post(receiver.url, {}, b"x", 5)
-    await egress.close()
+    outbound = Outbound(Guard(["127.0.0.0/8"]))
+    reply = await outbound.request("POST", receiver.url, body=b"x", seconds=5)
+    await outbound.close()
     assert reply.status == 302
     assert [got.path for got in receiver.got] == ["/"]
 

@@ -1,0 +1,40 @@
+"""`waystation keys create`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from waystation.seam import Call, Commands
+
+
+def add_commands(commands: Commands) -> None:
+    keys = commands.group("keys", "API keys")
+    create = keys.add(
+        "create", create_key, help="create a key, and an operator's account if there is none"
+    )
+    create.add_argument("email")
+    create.add_argument("--permissions", choices=["read", "write", "admin"], default="admin")
+    create.add_argument("--name", default="created on the command line")
+
+
+async def create_key(call: Call) -> None:
+    options = call.options
+    if not 1 <= len(options.name) <= 100:
+        raise InvalidInput("name", "a key's name has 1 to 100 characters")
+    async with call.house() as house:
+        accounts = house["accounts"]
+        user = await accounts.find_or_open(options.email)
+        key, secret = await accounts.keys.create(user.user_id, options.name, options.permissions)
+    created = {
+        "id": key.key_id,
+        "key": secret,
+        "account": user.user_id,
+        "email": user.email,
+        "permissions": key.permissions,
+        "plan": user.plan,
+        "role": user.role,
+    }
+    call.show(created, secret)

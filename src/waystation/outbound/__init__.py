@@ -1,0 +1,6 @@
+"""The only door to the outside: an HTTP client that checks every address it connects to."""
+
+from waystation.outbound.client import Outbound, Reply
+from waystation.outbound.guard import MAX_URL, AddressRefused, Guard
+
+__all__ = ["MAX_URL", "AddressRefused", "Guard", "Outbound", "Reply"]

@@ -1,0 +1,136 @@
+"""The way out: nothing else opens sockets to the outside.
+
+Redirects are answers like any other. Of a body no more is read than was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import aiohttp
+import msgspec
+
+from waystation.outbound.guard import AddressRefused, Guard
+
+_CONNECT_SECONDS = 5.0
+_BODY_SECONDS = 5.0
+_MOST_SOCKETS = 1_000
+_MOST_READ = 64 * 1024
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What became of a request. `status` is 0 when there was no answer.
+
+    `whole` says that all of the body was read: it was neither too large nor too slow.
+    """
+
+    status: int = 0
+    body: bytes = b""
+    milliseconds: int = 0
+    error: str | None = None
+    headers: Mapping[str, str] = {}
+    whole: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def retry_after(self) -> str | None:
+        return self.headers.get("retry-after")
+
+    def text(self, most: int) -> str:
+        """The beginning of the body, as it is safe to keep."""
+        return self.body.decode(errors="replace")[:most].replace("\0", "\ufffd")
+
+
+class Outbound:
+    """Sends requests out. Open it inside a running loop, close it at the end."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        seconds: float = 10.0,
+        most: int = _MOST_READ,
+    ) -> Reply:
+        """Send one request and say what came back. Never raises for what the other side does."""
+        begun = time.perf_counter()
+        status, content, whole, error = 0, b"", False, None
+        answered: Mapping[str, str] = {}
+        limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
+        try:
+            async with self._opened().request(
+                method, url, data=body, headers=headers, timeout=limit, allow_redirects=False
+            ) as response:
+                status, answered = response.status, response.headers
+                content, whole = await _beginning(response, most)
+        except TimeoutError:
+            error = None if status else f"no answer within {seconds:g} seconds"
+        except (aiohttp.ClientError, OSError, ValueError) as failure:
+            error = None if status else _explained(failure)
+        elapsed = int((time.perf_counter() - begun) * 1000)
+        return Reply(status, content, elapsed, error, answered, whole)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=_MOST_SOCKETS, socket_factory=self.guard.socket, keepalive_timeout=15
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                headers={
+                    "user-agent": "Waystation",
+                    "accept": "*/*",
+                    "accept-encoding": "identity",
+                },
+                trust_env=False,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
+    """The first bytes of a body, and whether that is all of it. What is left is not read, and its
+    connection is closed."""
+    content = b""
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(_BODY_SECONDS):
+            while len(content) < most and not response.content.at_eof():
+                content += await response.content.read(most - len(content))
+    if not response.content.at_eof():
+        response.close()
+        return content, False
+    return content, True
+
+
+def _explained(error: Exception) -> str:
+    """What went wrong, in words that are safe to keep."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AddressRefused):
+            return f"address refused: {cause}"
+        cause = cause.__cause__ or getattr(cause, "os_error", None) or cause.__context__
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the name could not be resolved"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return "the TLS connection failed"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection: {error.strerror or type(error.os_error).__name__}"
+    return f"{type(error).__name__}: {error}"[:300]

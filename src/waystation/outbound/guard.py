@@ -1,0 +1,116 @@
+"""Which addresses may be reached: the one that a socket is about to connect to is checked,
+whatever name, redirect or resolver led to it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from waystation.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_URL = 2_000
+
+_NEVER = [
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8",
+        "100.64.0.0/10",
+        "169.254.0.0/16",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "198.18.0.0/15",
+        "224.0.0.0/3",
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "100::/64",
+        "2001::/23",
+        "2002::/16",
+        "3fff::/20",
+        "5f00::/16",
+        "fc00::/7",
+        "fe80::/10",
+        "fec0::/10",
+        "ff00::/8",
+        "::/96",
+    )
+]
+"""Beside what Python calls private: shared, local, translated and tunnelled addresses."""
+
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class AddressRefused(OSError):
+    """An address that requests must not reach."""
+
+
+class Guard:
+    """Which addresses may be reached."""
+
+    def __init__(self, allowed: Sequence[str] = ()) -> None:
+        self._allowed = [ipaddress.ip_network(network) for network in allowed]
+
+    def permits(self, text: str) -> bool:
+        """Whether an address is public, or in a network that the operator allows."""
+        try:
+            address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+        except ValueError:
+            return False
+        if any(
+            address in network for network in self._allowed if network.version == address.version
+        ):
+            return True
+        if any(address in network for network in _NEVER if network.version == address.version):
+            return False
+        if address.version == 6 and address not in _GLOBAL_UNICAST:
+            return False
+        return address.is_global and not address.is_multicast
+
+    def check_url(self, url: str, field: str) -> None:
+        """Refuse a URL that could never be reached. Names are looked up at each request."""
+        try:
+            parts = urlsplit(url)
+            host = parts.hostname
+            _ = parts.port
+        except ValueError:
+            raise InvalidInput(field, "this is not a URL") from None
+        if parts.scheme not in ("http", "https") or not host:
+            raise InvalidInput(field, "a URL that begins with http:// or https://")
+        if len(url) > MAX_URL or any(c.isspace() or ord(c) < 32 for c in url):
+            raise InvalidInput(field, f"at most {MAX_URL} characters, none of them a space")
+        if parts.fragment:
+            raise InvalidInput(field, "no fragment: it would not be sent")
+        if parts.username is not None or parts.password is not None:
+            raise InvalidInput(field, "no user name or password: send a header instead")
+        if _is_literal(host) and not self.permits(host):
+            raise InvalidInput(field, "this address is private")
+        if host.rstrip(".").lower() in ("localhost", "ip6-localhost") and not self.permits(
+            "127.0.0.1"
+        ):
+            raise InvalidInput(field, "this address is private")
+
+    def socket(self, info: tuple[Any, ...]) -> socket.socket:
+        """A socket for an address that is about to be connected to."""
+        family, kind, protocol, _, address = info
+        if not self.permits(str(address[0])):
+            raise AddressRefused(f"{address[0]} is private or reserved")
+        return socket.socket(family, kind, protocol)
+
+
+def _plain(address: Address) -> Address:
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address if mapped is None else mapped
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
