@@ -41,5 +41,5 @@ def test_only_the_list_names_a_system() -> None:
     for path in [ROOT / "cli.py", ROOT / "settings.py", *(ROOT / "server").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module is not None:
-                room = (node.module.split(".") + [""])[1]
+                room = [*node.module.split("."), ""][1]
                 assert room not in systems - {"accounts"}, (path, node.module)

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from tests.contract.model import TABLES, Counter, Thing
 from tests.support.endpoint import served
+from waystation.aws import AwsChain
 from waystation.errors import (
     AccessRefused,
     InvalidRequest,
@@ -313,3 +314,13 @@ async def test_credentials_are_refreshed_before_they_expire(
             await store.get(Counter.key("c"))
     signed = [headers["Authorization"].split("/")[0] for headers in endpoint.headers]
     assert len(set(signed)) == 2
+
+
+def test_the_streams_of_a_stand_in_are_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = AwsChain("eu-west-1", "http://all.example")
+    assert chain.endpoint("streams.dynamodb") == "http://all.example/"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://tables.example")
+    assert chain.endpoint("streams.dynamodb") == "http://tables.example/"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB_STREAMS", "http://streams.example")
+    assert chain.endpoint("streams.dynamodb") == "http://streams.example/"
+    assert chain.endpoint("dynamodb") == "http://tables.example/"

@@ -20,6 +20,9 @@ _CONNECTIONS = 128
 _IDLE_SECONDS = 15.0
 """Shorter than the services keep an idle connection, so that we rarely write to a dead one."""
 
+_STREAMS = ("DYNAMODB_STREAMS", "DYNAMODB")
+"""A stand-in for DynamoDB has its streams too."""
+
 
 class AwsChain:
     """Region, endpoints and credentials, found as every AWS tool finds them."""
@@ -37,8 +40,10 @@ class AwsChain:
 
     def given_endpoint(self, service: str) -> str | None:
         """The endpoint that was asked for; AWS_ENDPOINT_URL_SQS and the like name one service's."""
-        alone = os.environ.get(f"AWS_ENDPOINT_URL_{service.upper().replace('.', '_')}")
-        return alone or self._endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
+        names = _STREAMS if service == "streams.dynamodb" else (service.upper(),)
+        alone = (os.environ.get(f"AWS_ENDPOINT_URL_{name}") for name in names)
+        given = next((url for url in alone if url), None)
+        return given or self._endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
 
     def endpoint(self, service: str) -> str:
         """The URL that calls to a service go to."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15
-_ASK_SECONDS = 2.0
 _MOST = 100
 
 
@@ -49,7 +48,7 @@ class FeedRunner:
         self._store = store
         self._leases = leases or Leases(store, seconds=LEASE_SECONDS, longest=math.inf)
         self._key = FeedHolder.key(watcher.table.name, watcher.name)
-        self._limit = _MOST
+        self._failed: str | None = None
 
     @property
     def lag(self) -> float:
@@ -64,7 +63,7 @@ class FeedRunner:
             lease = await self._take()
             if lease is None:
                 self.behind_since = None  # it is another's to say
-                await pause(stopping, _ASK_SECONDS)
+                await pause(stopping, self._leases.seconds / 5)
                 continue
             try:
                 await self._while_held(lease, stopping)
@@ -96,7 +95,7 @@ class FeedRunner:
     async def _follow(self, lease: Lease, stopping: asyncio.Event) -> None:
         feed = self._store.changes(self.watcher.table, self.watcher.name)
         while lease.held and not stopping.is_set():
-            changes = await feed.read(self._limit)
+            changes = await feed.read(1 if self._failed else _MOST)
             self._note_loss(feed)
             try:
                 for change in changes:
@@ -104,17 +103,19 @@ class FeedRunner:
                     if not lease.held:
                         return
                     await self.watcher.handle(change)
+                    if change.id == self._failed:
+                        self._failed = None
             except Exception:
-                self._limit = 1  # so that those before it need not come again with it
+                # From now on one by one: those before it need not come again with it each time.
+                self._failed = change.id
                 raise
             try:
                 await feed.commit(lease.check())
             except TransactionCancelled as error:
                 raise _TakenOver from error
-            if changes:
-                self._limit = min(_MOST, self._limit * 2)
-            else:
-                self.behind_since = None
+            self.behind_since = None
+            if not changes:
+                self._failed = None
                 await pause(stopping, feed.idle_seconds)
 
     def _note_loss(self, feed: ChangeFeed) -> None:
