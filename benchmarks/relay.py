@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -54,11 +55,11 @@ class Server:
             return json.loads(answer.read())
 
     def source(self, *destinations: str) -> str:
-        made: str = self.call("/v1/sources", {"name": "bench"})["id"]
+        source: str = self.call("/v1/sources", {"name": "bench"})["id"]
         for url in destinations:
             given = {"name": "bench", "destination_url": url, "concurrency": 100}
-            self.call(f"/v1/sources/{made}/connections", given)
-        return made
+            self.call(f"/v1/sources/{source}/connections", given)
+        return source
 
     @property
     def megabytes(self) -> float:
@@ -69,10 +70,13 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path, module: str = "waystation.cli") -> Iterator[Server]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYSTATION_")}
+    kept["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1]), kept.get("PYTHONPATH", "")]
+    )
     process = subprocess.Popen(
-        [*COMMAND, "serve", "--port", "0", "--json"],
+        [sys.executable, "-m", module, "serve", "--port", "0", "--json"],
         cwd=folder,
         env=kept,
         stdout=subprocess.PIPE,
@@ -82,7 +86,7 @@ def serving(folder: Path) -> Iterator[Server]:
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
-        made = subprocess.run(
+        key = subprocess.run(
             [*COMMAND, "keys", "create", "bench@example.com"],
             cwd=folder,
             env=kept,
@@ -90,27 +94,32 @@ def serving(folder: Path) -> Iterator[Server]:
             text=True,
             check=True,
         )
-        yield Server(url, made.stdout.strip(), process.pid)
+        yield Server(url, key.stdout.strip(), process.pid)
     finally:
         process.terminate()
         process.communicate()
 
 
-async def ingest(server: Server, echo: int) -> dict[str, Any]:
-    """Acknowledged events per second, and how long an answer takes at 1,000 a second."""
-    source = server.source()
-    path = f"/in/{source}"
+async def ingest(server: Server, asgi: Server, echo: int) -> dict[str, Any]:
+    """Acknowledged events per second, and how long an answer takes at 1,000 a second. `asgi` is
+    the same server whose doors are answered through ASGI."""
+    path = f"/in/{server.source()}"
+    contenders = {
+        "echo": (echo, "/", 20_000),
+        "relay": (server.port, path, 10_000),
+        "relay through ASGI": (asgi.port, f"/in/{asgi.source()}", 10_000),
+    }
     found: dict[str, Any] = {}
     for connections in (32, 128):
-        rates: dict[str, list[float]] = {"echo": [], "relay": []}
+        rates: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(ROUNDS):
-            rates["echo"].append(await closed_loop(echo, "/", connections, 20_000, SIZE))
-            rates["relay"].append(await closed_loop(server.port, path, connections, 10_000, SIZE))
-        ratios = [r / e for r, e in zip(rates["relay"], rates["echo"], strict=True)]
+            for name in random.sample(list(contenders), len(contenders)):
+                port, where, count = contenders[name]
+                rates[name].append(await closed_loop(port, where, connections, count, SIZE))
         found[f"{connections} connections"] = {
-            "echo": round(statistics.median(rates["echo"])),
-            "relay": round(statistics.median(rates["relay"])),
-            "ratio": round(statistics.median(ratios), 3),
+            **{name: round(statistics.median(values)) for name, values in rates.items()},
+            "relay / echo": ratio(rates["relay"], rates["echo"]),
+            "relay / relay through ASGI": ratio(rates["relay"], rates["relay through ASGI"]),
         }
     answers: dict[str, list[float]] = {"echo": [], "relay": []}
     for _ in range(ROUNDS):
@@ -118,6 +127,11 @@ async def ingest(server: Server, echo: int) -> dict[str, Any]:
         answers["relay"] += await open_loop(server.port, path, 1000, 3, SIZE)
     found["at 1,000/s"] = {name: percentiles(took) for name, took in answers.items()}
     return found
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios within each round."""
+    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
 async def delivery(server: Server, receiver: int) -> dict[str, Any]:
@@ -224,7 +238,7 @@ async def growth(folder: Path) -> dict[str, Any]:
 def table(title: str, rows: dict[str, Any]) -> str:
     lines = [f"## {title}", ""]
     for name, row in rows.items():
-        told = (
+        text = (
             json.dumps(row)
             if not isinstance(row, dict)
             else ", ".join(
@@ -232,17 +246,21 @@ def table(title: str, rows: dict[str, Any]) -> str:
                 for key, value in row.items()
             )
         )
-        lines.append(f"- {name}: {told}")
+        lines.append(f"- {name}: {text}")
     return "\n".join([*lines, ""])
 
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as home:
-        folders = [Path(home) / name for name in ("ingest", "delivery", "growth")]
+        folders = [Path(home) / name for name in ("ingest", "delivery", "growth", "asgi")]
         for folder in folders:
             folder.mkdir()
-        with serving(folders[0]) as server, helper("echo") as echo:
-            one = await ingest(server, echo)
+        with (
+            serving(folders[0]) as server,
+            serving(folders[3], "benchmarks.through_asgi") as asgi,
+            helper("echo") as echo,
+        ):
+            one = await ingest(server, asgi, echo)
         print(table("Ingest", one), flush=True)
         with serving(folders[1]) as server, helper("receiver") as receiver:
             two = await delivery(server, receiver)

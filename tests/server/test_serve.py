@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tests.support.dynamodb_local import free_port
+from waystation.errors import SettingsError
 from waystation.seam import Running, System
+from waystation.server.protocol import check_uvicorn
 from waystation.server.serve import serve
 from waystation.settings import Settings
 from waystation.systems import SYSTEMS
@@ -244,3 +247,15 @@ async def test_stopping_lets_background_work_finish(
 
     await serve(Settings(port=0), "all", started, [*SYSTEMS, working])
     assert finished == ["job"]
+
+
+async def test_a_uvicorn_that_looks_different_inside_is_refused() -> None:
+    class Changed(HttpToolsProtocol):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "pipeline":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    check_uvicorn()
+    with pytest.raises(SettingsError, match="it has no pipeline; install"):
+        check_uvicorn(Changed)

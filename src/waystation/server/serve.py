@@ -14,7 +14,7 @@ import uvicorn
 
 from waystation.errors import SettingsError
 from waystation.server.app import build_app, build_worker_app
-from waystation.server.protocol import BoundedProtocol
+from waystation.server.protocol import BoundedProtocol, check_uvicorn
 from waystation.server.runtime import running
 from waystation.systems import SYSTEMS
 
@@ -44,6 +44,7 @@ async def serve(
 
     `started` is told the address once requests are answered.
     """
+    check_uvicorn()
     with _listening(settings) as listener:
         async with running(settings, systems, background=role != "api") as runtime:
             app = build_worker_app(runtime) if role == "worker" else build_app(runtime)

@@ -94,6 +94,10 @@ class ChangeFeed(ABC):
         """
 
     async def _save(self, positions: list[Checkpoint], guards: tuple[Check[Any], ...]) -> None:
+        if not guards:
+            for position in positions:
+                await self._saver.put(position)
+            return
         for start in range(0, len(positions), _POSITIONS_AT_ONCE):
             some = positions[start : start + _POSITIONS_AT_ONCE]
             await self._saver.transact(*(Put(position) for position in some), *guards)
