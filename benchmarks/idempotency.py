@@ -121,16 +121,16 @@ async def compare(endpoint: str) -> list[Result]:
 
 
 def report(results: list[Result]) -> str:
-    told = environment()
+    where = environment()
     lines = [
         "# Idempotency, measured",
         "",
-        f"`make bench` on {told['cores']} cores, {told['system']} {told['machine']}, Python "
-        f"{told['python']}, {told['date']}; {ROUNDS} rounds, contenders interleaved in each, both "
-        "on DynamoDB Local, which needs most of the time itself. Powertools for AWS Lambda runs in "
-        "as many threads as there are callers. CPU is that of the calling process. Both write "
-        "twice for a first call and once for a repeated one; ours also checks the payload and "
-        "holds a lease that shuts out late runs.",
+        f"`make bench` on {where['cores']} cores, {where['system']} {where['machine']}, Python"
+        f" {where['python']}, {where['date']}; {ROUNDS} rounds, contenders interleaved in each, "
+        "both on DynamoDB Local, which needs most of the time itself. Powertools for AWS Lambda "
+        "runs in as many threads as there are callers. CPU is that of the calling process. Both "
+        "write twice for a first call and once for a repeated one; ours also checks the payload "
+        "and holds a lease that shuts out late runs.",
         "",
         "| call | Powertools | ours | time for a call | CPU for a call |",
         "|---|---:|---:|---:|---:|",

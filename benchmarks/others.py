@@ -290,9 +290,9 @@ class PynamoTable(_Threads):
         self._connection = PynamoConnection(region="eu-west-1", host=endpoint)
 
     def _item(self, n: int) -> Any:
-        made = self._make(n)
-        key = key_of(made)
-        stored = {f: getattr(made, f) for f in Connection.spec.names}
+        built = self._make(n)
+        key = key_of(built)
+        stored = {f: getattr(built, f) for f in Connection.spec.names}
         return self._model(key.pk, key.sk, **{f: v for f, v in stored.items() if v is not None})
 
     def get(self, _: int = THREADS) -> Any:

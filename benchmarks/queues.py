@@ -171,14 +171,14 @@ async def growth(path: Path) -> list[tuple[int, float]]:
 
 
 def report(results: list[Result], growths: list[tuple[int, float]]) -> str:
-    told = environment()
+    where = environment()
     lines = [
         "# The embedded queue, measured",
         "",
-        f"`make bench` on {told['cores']} cores, {told['system']} {told['machine']}, Python "
-        f"{told['python']}, {told['date']}; {ROUNDS} rounds, contenders interleaved in each. Every "
-        "send, receive and acknowledgement is durable before the next step. Raw SQLite is one "
-        "table, one index and a group-committing thread: no groups, receipts, counts or dead "
+        f"`make bench` on {where['cores']} cores, {where['system']} {where['machine']}, Python"
+        f" {where['python']}, {where['date']}; {ROUNDS} rounds, contenders interleaved in each. "
+        "Every send, receive and acknowledgement is durable before the next step. Raw SQLite is "
+        "one table, one index and a group-committing thread: no groups, receipts, counts or dead "
         "letters.",
         "",
         "| operation | contender | per second | of raw SQLite | CPU |",

@@ -13,5 +13,5 @@ def _never(*_: object) -> bool:
 
 
 if __name__ == "__main__":
-    BoundedProtocol._may_answer = _never  # type: ignore[method-assign]
+    BoundedProtocol._may_answer = _never  # type: ignore[method-assign, assignment]
     sys.exit(main())

@@ -48,19 +48,21 @@ def test_cfn_lint_accepts_the_template(tmp_path: Path) -> None:
 def test_the_template_has_what_each_table_needs(capsys: pytest.CaptureFixture[str]) -> None:
     main(["tables", "--cloudformation"])
     resources = json.loads(capsys.readouterr().out)["Resources"].values()
-    made = {
+    created = {
         resource["Properties"]["TableName"]: resource["Properties"]
         for resource in resources
         if resource["Type"] == "AWS::DynamoDB::Table"
     }
-    assert made.keys() == {f"dev-{table.name}" for table in tables_of(SYSTEMS)}
-    events = made["dev-ferryhook-events"]
+    assert created.keys() == {f"dev-{table.name}" for table in tables_of(SYSTEMS)}
+    events = created["dev-ferryhook-events"]
     assert events["BillingMode"] == "PAY_PER_REQUEST"
     assert events["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     assert events["TimeToLiveSpecification"] == {"AttributeName": "expiresAt", "Enabled": True}
     indexes = [index["IndexName"] for index in events["GlobalSecondaryIndexes"]]
     assert indexes == ["GSI1", "GSI2", "GSI3"]
-    assert made["dev-stak-inbox"]["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}
+    assert created["dev-stak-inbox"]["StreamSpecification"] == {
+        "StreamViewType": "NEW_AND_OLD_IMAGES"
+    }
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["tables", "--yaml"]])
@@ -90,10 +92,10 @@ def test_a_key_is_printed_alone(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert first.startswith("ws_live_")
     assert first.count("\n") == 1
     assert main(["keys", "create", "ann@example.com", "--permissions", "read", "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["key"] != first.strip()
-    assert (made["email"], made["permissions"]) == ("ann@example.com", "read")
-    assert made["plan"] == "unlimited"
+    created = json.loads(capsys.readouterr().out)
+    assert created["key"] != first.strip()
+    assert (created["email"], created["permissions"]) == ("ann@example.com", "read")
+    assert created["plan"] == "unlimited"
 
 
 def test_a_file_of_settings_can_be_named_after_the_command(
@@ -122,8 +124,8 @@ def test_the_doctor_finds_a_new_install_healthy(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor"]) == 0
-    told = capsys.readouterr().out
-    assert [line.split()[:2] for line in told.splitlines()] == [
+    output = capsys.readouterr().out
+    assert [line.split()[:2] for line in output.splitlines()] == [
         ["ok", part] for part in ("settings", "store", "secret", "queue", "blobs", "clock")
     ]
 
@@ -168,9 +170,9 @@ def test_the_doctor_notices_tables_that_were_not_deployed(
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb_url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", moto_url)
     assert main(["doctor"]) == 1
-    told = capsys.readouterr().out
-    assert "FAIL  store" in told
-    assert "waystation tables --cloudformation" in told
+    output = capsys.readouterr().out
+    assert "FAIL  store" in output
+    assert "waystation tables --cloudformation" in output
 
 
 def test_the_doctor_notices_a_key_that_is_gone(
@@ -204,17 +206,17 @@ def test_the_doctor_notices_a_clock_that_is_off(
 
 def test_queues_and_the_bucket_are_in_the_template(tmp_path: Path) -> None:
     queues = [QueueSpec(name="jobs"), QueueSpec(name="ordered-jobs", ordered=True)]
-    made = template(tables_of(SYSTEMS), "prod", queues)
+    created = template(tables_of(SYSTEMS), "prod", queues)
     names = {
         resource["Properties"]["QueueName"]
-        for resource in made["Resources"].values()
+        for resource in created["Resources"].values()
         if resource["Type"] == "AWS::SQS::Queue"
     }
     assert names == {
         *("prod-jobs", "prod-jobs-dead", "prod-ordered-jobs.fifo", "prod-ordered-jobs-dead.fifo")
     }
     file = tmp_path / "template.json"
-    file.write_text(json.dumps(made))
+    file.write_text(json.dumps(created))
     linter = Path(sys.executable).with_name("cfn-lint")
     linted = subprocess.run([linter, file], capture_output=True, text=True, check=False)
     assert (linted.returncode, linted.stdout) == (0, "")

@@ -20,7 +20,7 @@ def test_sortable_ids_sort_by_time() -> None:
     times = [0.0, 0.001, 1.0, 1_700_000_000.0, 1_700_000_000.001, 4_000_000_000.0]
     ids = [sortable_id(time) for time in times]
     assert ids == sorted(ids)
-    assert {len(made) for made in ids} == {21}
+    assert {len(id_) for id_ in ids} == {21}
 
 
 def test_sortable_ids_of_one_moment_differ() -> None:

@@ -137,8 +137,8 @@ class TransactionCancelled(StoreError):
     """Nothing was written. `reasons` has an entry per action, None where it was not at fault."""
 
     def __init__(self, reasons: list[CancellationReason | None]) -> None:
-        told = ", ".join(f"{n}: {reason.code}" for n, reason in enumerate(reasons) if reason)
-        super().__init__(f"transaction cancelled ({told})")
+        summary = ", ".join(f"{n}: {reason.code}" for n, reason in enumerate(reasons) if reason)
+        super().__init__(f"transaction cancelled ({summary})")
         self.reasons = reasons
 
 

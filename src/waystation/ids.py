@@ -69,7 +69,7 @@ def _milliseconds(count: int) -> str:
 
 
 def sortable_id(now: float) -> str:
-    """An id that sorts by the millisecond it was made in: 21 base-36 digits."""
+    """An id that sorts by the millisecond of its creation: 21 base-36 digits."""
     noise = _pool.take(_RANDOM_DIGITS).translate(_TO_BASE36).decode()
     return _time_digits(int(now * 1000)) + noise
 
@@ -89,5 +89,5 @@ def secret_hash(secret: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text could be the id of anything: others are in no table."""
+    """Whether a string could be an id at all: no table has one of another form."""
     return _ID.fullmatch(text) is not None

@@ -70,8 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     secret_key: Annotated[
         Secret | None,
         Meta(
-            description="encrypts what is secret at rest and signs tokens; made at the first start "
-            "in `waystation.key` beside the SQLite file, required with any other store"
+            description="encrypts what is secret at rest and signs tokens; created at the first "
+            "start in `waystation.key` beside the SQLite file, required with any other store"
         ),
     ] = None
     api_key: Annotated[
@@ -96,9 +96,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     def __post_init__(self) -> None:
         self._check_storage()
         if not re.fullmatch(r"[a-z0-9-]{0,20}", self.env):
-            raise SettingsError("env: up to 20 lower-case letters, digits and -")
+            raise SettingsError("env: must be at most 20 lower-case letters, digits and hyphens")
         if self.secret_key is not None and len(self.secret_key) < MIN_KEY_CHARACTERS:
-            raise SettingsError(f"secret_key: at least {MIN_KEY_CHARACTERS} characters")
+            raise SettingsError(f"secret_key: must have at least {MIN_KEY_CHARACTERS} characters")
         for name in ("public_url", "aws_endpoint_url"):
             check_url(name, getattr(self, name))
         for name in ("allow_networks", "trusted_proxies"):
@@ -111,15 +111,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
 
     def _check_storage(self) -> None:
         if not re.match(r"sqlite:///.|sqlite://:memory:$|dynamodb://", self.store):
-            raise SettingsError("store: sqlite:///path or dynamodb://region")
+            raise SettingsError("store: must be sqlite:///path or dynamodb://region")
         if self.queue != "embedded" and not self.queue.startswith("sqs://"):
-            raise SettingsError("queue: embedded or sqs://region")
+            raise SettingsError("queue: must be embedded or sqs://region")
         if self.queue == "embedded" and not self.store.startswith("sqlite:"):
-            raise SettingsError("queue: embedded needs a sqlite store; with DynamoDB say sqs://")
+            raise SettingsError(
+                "queue: embedded needs a SQLite store; with DynamoDB use sqs://region"
+            )
         if self.secret_key is None and not self.store.startswith("sqlite:"):
-            raise SettingsError("secret_key: required unless the store is a SQLite file")
+            raise SettingsError("secret_key: must be set unless the store is a SQLite file")
         if not re.match(r"[a-z0-9]+:", self.blobs):
-            raise SettingsError("blobs: file:path, s3://bucket or another URL")
+            raise SettingsError(
+                "blobs: must be file:path, s3://bucket or another object store's URL"
+            )
 
     def __repr__(self) -> str:
         return f"Settings(store={self.store!r}, env={self.env!r}, …)"
@@ -147,7 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         return (beside.parent if beside else Path()) / "waystation.key"
 
     def key(self) -> str:
-        """The secret key; made when none is set and none is there."""
+        """The secret key; created if it is neither set nor on disk."""
         return self.secret_key or load_or_create_key(self.key_path or Path())
 
 
@@ -174,7 +178,7 @@ class Names:
         return "list[" in str(self._types[name])
 
     def known(self, name: str, shown: str) -> str:
-        """A setting's own name; SettingsError when there is none of that name."""
+        """A setting's name without its prefix; SettingsError when there is no such setting."""
         field = name.lower().removeprefix(PREFIX.lower())
         if field in self._owners:
             return field
@@ -188,7 +192,7 @@ class Names:
         except msgspec.ValidationError as error:
             raise SettingsError(f"{shown}: {error}") from None
         if (found == "" and name != "env") or (isinstance(found, list) and "" in found):
-            raise SettingsError(f"{shown}: it is empty")
+            raise SettingsError(f"{shown}: must not be empty")
         return found
 
     def build(self, found: Mapping[str, Any]) -> Settings:
@@ -254,7 +258,7 @@ def check_url(name: str, url: str | None) -> None:
     except ValueError:
         good = False
     if not good:
-        raise SettingsError(f"{name}: a URL that begins with http:// or https://")
+        raise SettingsError(f"{name}: must be a URL that begins with http:// or https://")
 
 
 def _check_networks(name: str, networks: list[str]) -> None:

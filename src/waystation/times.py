@@ -38,7 +38,7 @@ def milliseconds_of(text: str | None, field: str, default: int) -> int:
             moment = moment.replace(tzinfo=UTC)
         found = int(moment.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise InvalidInput(field, "a time such as 2026-01-31T12:00:00Z") from None
+        raise InvalidInput(field, "must be a time such as 2026-01-31T12:00:00Z") from None
     return min(LAST_MS, max(0, found))
 
 

@@ -10,12 +10,13 @@ import pytest
 from litestar.datastructures import Address
 
 from tests.support.site import Site, site
+from waystation.accounts import Accounts
 from waystation.accounts.api import address_of
 from waystation.accounts.passwords import Passwords
 from waystation.accounts.plans import PLANS
 from waystation.accounts.tables import ApiKey, User
 from waystation.errors import Conflict, Overloaded
-from waystation.store import Put
+from waystation.store import Put, exists, remove
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,20 +188,47 @@ async def test_an_account_without_a_password_cannot_be_signed_in_to(server: Site
     assert refused.status == 401
 
 
-async def test_sign_ins_that_were_not_checked_are_not_counted(
-    server: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sign_ins_that_were_not_checked_are_not_counted(server: Site) -> None:
     await server.sign_up()
     right = {"email": "ann@example.com", "password": "correct horse"}
 
-    async def overloaded(*_: object) -> bool:
-        raise Overloaded("too many at once", retry_after=1)
+    class Busy(Passwords):
+        async def matches(self, password: str, hashed: str | None) -> bool:
+            raise Overloaded("too many at once", retry_after=1)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(server.accounts._passwords, "matches", overloaded)
-        for _ in range(12):
-            assert (await server.post("/v1/auth/login", right)).status == 503
+    busy = Accounts(server.runtime.store, server.runtime.vault, passwords=Busy(cost=4))
+    for _ in range(12):
+        with pytest.raises(Overloaded):
+            await busy.log_in(right["email"], right["password"], "127.0.0.1")
+    await busy.close()
     assert (await server.post("/v1/auth/login", right)).status == 200
+
+
+async def test_who_signed_up_is_a_tenant(server: Site) -> None:
+    tokens = await server.sign_up()
+    me = await server.get("/v1/me", token=tokens["access_token"])
+    assert me.json["role"] == "tenant"
+
+
+async def test_who_was_created_on_the_command_line_is_an_operator(server: Site) -> None:
+    me = await server.get("/v1/me", token=await server.api_key())
+    assert (me.json["role"], me.json["plan"]) == ("operator", "unlimited")
+
+
+async def test_a_key_for_a_tenant_does_not_make_it_an_operator(server: Site) -> None:
+    await server.sign_up("ann@example.com")
+    me = await server.get("/v1/me", token=await server.api_key(email="ann@example.com"))
+    assert me.json["role"] == "tenant"
+
+
+async def test_an_account_that_another_service_wrote_is_a_tenant(server: Site) -> None:
+    """It has no role: doubt fails closed."""
+    now = "2026-01-01T00:00:00Z"
+    user = User(user_id="usr_x", email="x@example.com", name="X", created_at=now, updated_at=now)
+    await server.runtime.store.put(user)
+    await server.runtime.store.update(User.key("usr_x"), remove("role"), when=exists())
+    assert await server.accounts.role("usr_x") == "tenant"
+    assert await server.accounts.role("usr_gone") == "tenant"
 
 
 async def test_a_hash_of_another_kind_lets_nobody_in(server: Site) -> None:
@@ -370,18 +398,18 @@ async def test_without_a_good_token_there_is_nothing(
 
 async def test_an_api_key_is_shown_once_and_works(server: Site) -> None:
     token = (await server.sign_up())["access_token"]
-    made = await server.post(
+    created = await server.post(
         "/v1/api-keys", {"name": "Production", "permissions": "read"}, token=token
     )
-    assert made.status == 201
-    secret = made.json["key"]
+    assert created.status == 201
+    secret = created.json["key"]
     assert secret.startswith("ws_live_")
     assert (await server.get("/v1/me", token=secret)).status == 200
     listed = await server.get("/v1/api-keys", token=token)
     assert listed.json["has_more"] is False
     [key] = listed.json["data"]
     assert "key" not in key
-    assert (key["id"], key["name"]) == (made.json["id"], "Production")
+    assert (key["id"], key["name"]) == (created.json["id"], "Production")
     assert secret.removeprefix("ws_live_").startswith(key["prefix"])
 
 

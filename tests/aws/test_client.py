@@ -68,9 +68,9 @@ class Endpoint:
 
 @pytest.fixture
 async def endpoint() -> AsyncIterator[Endpoint]:
-    made = Endpoint()
-    async with served(made.handle) as made.url:
-        yield made
+    built = Endpoint()
+    async with served(built.handle) as built.url:
+        yield built
 
 
 @pytest.fixture(autouse=True)

@@ -98,9 +98,9 @@ class Streams:
 @pytest.fixture
 async def streams(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Streams]:
     monkeypatch.setattr("waystation.aws.client.FIRST_WAIT", 0.0001)
-    made = Streams()
-    async with served(made.handle) as made.url:
-        yield made
+    built = Streams()
+    async with served(built.handle) as built.url:
+        yield built
 
 
 @pytest.fixture

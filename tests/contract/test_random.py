@@ -111,8 +111,8 @@ def items(draw: st.DrawFn) -> Callable[[int], Thing]:
 
 def leaf_conditions() -> st.SearchStrategy[Condition]:
     def compare(op: str, left: Any, right: Any) -> Condition:
-        made: Condition = getattr(attr(left), op)(right)
-        return made
+        built: Condition = getattr(attr(left), op)(right)
+        return built
 
     return st.one_of(
         st.just(exists()),
@@ -176,8 +176,8 @@ def actions(draw: st.DrawFn) -> Callable[[int], Any]:
         return lambda now: Put(item(now), when=condition)
     key = Thing.key(*draw(keys))
     if kind == "update":
-        made = draw(change_lists)
-        return lambda _: Update(key, *made, when=condition)
+        built = draw(change_lists)
+        return lambda _: Update(key, *built, when=condition)
     if kind == "delete":
         return lambda _: Delete(key, when=condition)
     checked = condition if condition is not None else exists()
@@ -224,8 +224,8 @@ async def perform(store: Store, step: Step, now: int) -> Outcome:
     except ConditionFailed as error:
         return Outcome(comparable(error.item), "ConditionFailed")
     except TransactionCancelled as error:
-        told = [None if r is None else (r.code, comparable(r.item)) for r in error.reasons]
-        return Outcome(told, "TransactionCancelled")
+        answers = [None if r is None else (r.code, comparable(r.item)) for r in error.reasons]
+        return Outcome(answers, "TransactionCancelled")
     except StoreError as error:
         return Outcome(None, type(error).__name__)
 
@@ -234,8 +234,8 @@ async def _perform(store: Store, step: Step, now: int) -> Any:
     match step:
         case ("put", item, condition, returning):
             return await store.put(item(now), when=condition, returning=returning)
-        case ("update", key, made, condition, returning):
-            return await store.update(Thing.key(*key), *made, when=condition, returning=returning)
+        case ("update", key, built, condition, returning):
+            return await store.update(Thing.key(*key), *built, when=condition, returning=returning)
         case ("delete", key, condition, returning):
             return await store.delete(Thing.key(*key), when=condition, returning=returning)
         case ("get", key, expired):
@@ -250,8 +250,8 @@ async def _perform(store: Store, step: Step, now: int) -> Any:
             return sorted(found[0], key=lambda t: (t.weight, t.owner, t.thing_id))
         case ("count", owner, condition):
             return await store.count(Thing.query(owner), where=condition)
-        case ("transact", made):
-            return await store.transact(*(action(now) for action in made))
+        case ("transact", built):
+            return await store.transact(*(action(now) for action in built))
     raise AssertionError(step)
 
 
@@ -293,28 +293,28 @@ async def _compare(endpoint: str, wanted: list[Step], ensured: list[bool]) -> No
 
 def explain(step: Step, now: int) -> str:
     """A step in DynamoDB's language."""
-    made: list[Action]
+    built: list[Action]
     match step:
         case ("put", item, condition, _):
-            made = [Put(item(now), when=condition)]
+            built = [Put(item(now), when=condition)]
         case ("update", key, changed, condition, _):
-            made = [Update(Thing.key(*key), *changed, when=condition)]
+            built = [Update(Thing.key(*key), *changed, when=condition)]
         case ("delete", key, condition, _):
-            made = [Delete(Thing.key(*key), when=condition)]
+            built = [Delete(Thing.key(*key), when=condition)]
         case ("transact", actions):
-            made = [action(now) for action in actions]
+            built = [action(now) for action in actions]
         case _:
-            made = []
-    told = [repr(step)]
-    for write in map(prepare, made):
+            built = []
+    answers = [repr(step)]
+    for write in map(prepare, built):
         expressions = Expressions()
         asked = write.condition
         condition = None if asked is None else expressions.condition(asked)
-        told.append(
+        answers.append(
             f"{write.kind} {write.key} {write.item} {expressions.update(write.changes)} "
             f"IF {condition} {expressions.names} {expressions.values}"
         )
-    return "\n".join(told)
+    return "\n".join(answers)
 
 
 def test_both_engines_give_the_same_answers(dynamodb_url: str) -> None:

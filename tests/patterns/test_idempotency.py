@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.support.faults import Faults
 from waystation.errors import (
     InProgress,
     InvalidRequest,
@@ -324,14 +325,15 @@ async def test_a_crash_after_the_commit_is_not_a_failure(once: Idempotency, name
 
 
 async def test_a_store_that_is_away_for_a_moment_does_not_undo_the_work(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock,
 ) -> None:
     """Once it says nothing, once it did it and could not say so."""
     async with await open_store("sqlite://:memory:", [idempotency], clock=clock) as store:
-        once = Idempotency(store)
-        update, troubles = store.update, ["away", "unheard"]
+        faults: Any = Faults(store)
+        once = Idempotency(faults)
+        troubles = ["away", "unheard"]
 
-        async def troubled(*arguments: Any, **named: Any) -> Any:
+        async def troubled(update: Any, *arguments: Any, **named: Any) -> Any:
             trouble = troubles.pop() if troubles else None
             if trouble == "away":
                 raise StoreUnavailable("gone")
@@ -340,7 +342,7 @@ async def test_a_store_that_is_away_for_a_moment_does_not_undo_the_work(
                 raise OutcomeUnknown("the answer was lost")
             return done
 
-        monkeypatch.setattr(store, "update", troubled)
+        faults.around["update"] = troubled
         work = Work("done")
         for key in ("first", "second"):
             assert await once.run("test", key, work) == "done"
@@ -350,19 +352,20 @@ async def test_a_store_that_is_away_for_a_moment_does_not_undo_the_work(
 
 
 async def test_leaving_while_the_result_is_recorded_does_not_undo_the_work(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock,
 ) -> None:
     async with await open_store("sqlite://:memory:", [idempotency], clock=clock) as store:
-        once = Idempotency(store)
+        faults: Any = Faults(store)
+        once = Idempotency(faults)
         work = Work()
-        update, recording, go_on = store.update, asyncio.Event(), asyncio.Event()
+        recording, go_on = asyncio.Event(), asyncio.Event()
 
-        async def slow(*arguments: Any, **named: Any) -> Any:
+        async def slow(update: Any, *arguments: Any, **named: Any) -> Any:
             recording.set()
             await go_on.wait()
             return await update(*arguments, **named)
 
-        monkeypatch.setattr(store, "update", slow)
+        faults.around["update"] = slow
         task = asyncio.create_task(once.run("test", "key", work))
         await recording.wait()
         task.cancel()
@@ -476,7 +479,7 @@ async def test_steps_that_would_not_fit_are_refused_before_they_are_done(
 
 @pytest.mark.parametrize("way", ["return", "commit"])
 async def test_a_refresh_at_the_moment_of_completion_is_no_loss(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, way: str
+    clock: ManualClock, way: str
 ) -> None:
     """The keeper finds the lease given up, because it was given up on purpose."""
     refresh = asyncio.Event()
@@ -488,10 +491,11 @@ async def test_a_refresh_at_the_moment_of_completion_is_no_loss(
     async with await open_store(
         "sqlite://:memory:", [idempotency, PageMeta.spec.table], clock=clock
     ) as store:
-        leases = Leases(store, longest=3600, skew=0, monotonic=clock, sleep=sleep)
-        once = Idempotency(store, leases=leases)
+        faults: Any = Faults(store)
+        leases = Leases(faults, longest=3600, skew=0, monotonic=clock, sleep=sleep)
+        once = Idempotency(faults, leases=leases)
         for name in ("update", "transact"):
-            monkeypatch.setattr(store, name, _followed_by(getattr(store, name), refresh))
+            faults.around[name] = _followed_by(refresh)
 
         async def work(run: Run) -> str:
             await asyncio.sleep(0)
@@ -503,10 +507,10 @@ async def test_a_refresh_at_the_moment_of_completion_is_no_loss(
         assert await once.run("test", "key", Work()) == "done"
 
 
-def _followed_by(write: Any, refresh: asyncio.Event) -> Any:
+def _followed_by(refresh: asyncio.Event) -> Any:
     """A write after which the keeper has its turn before the caller hears of it."""
 
-    async def written(*arguments: Any, **named: Any) -> Any:
+    async def written(write: Any, *arguments: Any, **named: Any) -> Any:
         done = await write(*arguments, **named)
         refresh.set()
         for _ in range(10):

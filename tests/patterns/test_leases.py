@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.faults import Faults
 from waystation.errors import LeaseLost, OutcomeUnknown, TransactionConflict
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.patterns import Lease, Leases, newer
@@ -245,20 +246,19 @@ async def test_a_worker_is_stopped_when_its_lease_is_lost(
     assert lease.lost.is_set()
 
 
-async def test_trouble_with_the_store_does_not_end_the_keeping(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trouble_with_the_store_does_not_end_the_keeping(clock: ManualClock) -> None:
     """And when it lasts as long as the lease, the lease counts as lost."""
     pauses = Pauses()
     async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
-        leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
+        faults: Any = Faults(store)
+        leases = Leases(faults, seconds=30, skew=0, monotonic=clock, sleep=pauses)
         async with leases.hold(PageLock.key("t", "p")) as lease:
             assert lease is not None
 
             async def conflict(*_: object, **__: object) -> None:
                 raise TransactionConflict("others write here")
 
-            monkeypatch.setattr(store, "update", conflict)
+            faults.around["update"] = conflict
             for _ in range(3):
                 assert not lease.lost.is_set()
                 clock.advance(10)
@@ -388,35 +388,28 @@ async def test_never_two_who_could_both_publish(clock: ManualClock, seed: int) -
         assert await leases.acquire(key) is not None
 
 
-async def test_a_lost_answer_to_publishing_is_looked_up(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_answer_to_publishing_is_looked_up(clock: ManualClock) -> None:
     """The store did it, and could not say so."""
     async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
-        leases = Leases(store, monotonic=clock)
+        faults: Any = Faults(store)
+        leases = Leases(faults, monotonic=clock)
         lease = await taken(leases, "p")
-        transact = store.transact
 
-        async def unheard(*actions: Any) -> None:
+        async def unheard(transact: Any, *actions: Any) -> None:
             await transact(*actions)
             raise OutcomeUnknown("the answer was lost")
 
-        monkeypatch.setattr(store, "transact", unheard)
+        faults.around["transact"] = unheard
         await lease.publish(Put(page("p", lease.fence), when=newer(lease.fence)))
         assert await store.get(PageMeta.key("t", "p")) is not None
 
 
-async def test_a_publishing_that_failed_says_so(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_publishing_that_failed_says_so(clock: ManualClock) -> None:
     async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
-        leases = Leases(store, monotonic=clock)
+        faults: Any = Faults(store)
+        leases = Leases(faults, monotonic=clock)
         lease = await taken(leases, "p")
-
-        async def unheard(*actions: Any) -> None:
-            raise OutcomeUnknown("the answer was lost")
-
-        monkeypatch.setattr(store, "transact", unheard)
+        faults.fail_once("transact", OutcomeUnknown("the answer was lost"))
         with pytest.raises(OutcomeUnknown):
             await lease.publish(Put(page("p", lease.fence), when=newer(lease.fence)))
         assert lease.held

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.faults import Faults
 from waystation.errors import QueueUnavailable
 from waystation.queues import Consumer, Message, Queue, QueueSpec, open_queues
 from waystation.queues import consumer as consumer_module
@@ -111,21 +112,22 @@ async def test_a_queue_that_is_away_does_not_end_the_consumer(
     slow: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_module, "wait_after", lambda _: 0.001)
-    receive, troubles = slow.receive, [QueueUnavailable("away"), QueueUnavailable("away")]
+    troubles = [QueueUnavailable("away"), QueueUnavailable("away")]
 
-    async def troubled(*arguments: Any, **named: Any) -> list[Message]:
+    async def troubled(receive: Any, *arguments: Any, **named: Any) -> Any:
         if troubles:
             raise troubles.pop()
         return await receive(*arguments, **named)
 
-    monkeypatch.setattr(slow, "receive", troubled)
+    faults: Any = Faults(slow)
+    faults.around["receive"] = troubled
     handled = asyncio.Event()
 
     async def handle(message: Message) -> None:
         handled.set()
 
     await slow.send(1)
-    async with consuming(Consumer(slow, handle)):
+    async with consuming(Consumer(faults, handle)):
         await asyncio.wait_for(handled.wait(), 5)
 
 

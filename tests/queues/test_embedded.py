@@ -204,7 +204,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 
 async def test_a_kill_loses_no_message_that_was_acknowledged(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'queues.db'}"
-    told: set[str] = set()
+    acknowledged: set[str] = set()
     chance = random.Random()
     for kill in range(max(3, KILLS // 4)):
         sender = subprocess.Popen(
@@ -212,21 +212,21 @@ async def test_a_kill_loses_no_message_that_was_acknowledged(tmp_path: Path) -> 
         )
         assert sender.stdout is not None
         try:
-            told.add(sender.stdout.readline().strip())
+            acknowledged.add(sender.stdout.readline().strip())
             await asyncio.sleep(chance.random() * 0.1)
         finally:
             sender.send_signal(signal.SIGKILL)
             rest, _ = sender.communicate()
-        told |= {line for line in rest.splitlines(keepends=True) if line.endswith("\n")}
-    told = {line.strip() for line in told}
+        acknowledged |= {line for line in rest.splitlines(keepends=True) if line.endswith("\n")}
+    acknowledged = {line.strip() for line in acknowledged}
     async with await open_store(url, []) as store:
         queue = (await open_queues("embedded", [PLAIN], store))[PLAIN]
         found: set[str] = set()
         while messages := await queue.receive():
             found |= {message.decode() for message in messages}
             await asyncio.gather(*map(queue.ack, messages))
-    assert len(told) > KILLS
-    assert told <= found
+    assert len(acknowledged) > KILLS
+    assert acknowledged <= found
 
 
 WORKER = """

@@ -42,8 +42,8 @@ class Hub:
         body = {"name": "A connection", "destination_url": url, **given}
         answer = await self.call("POST", f"/v1/sources/{source_id}/connections", body)
         assert answer.status == 201, answer
-        made: dict[str, Any] = answer.json
-        return made
+        created: dict[str, Any] = answer.json
+        return created
 
     async def send(
         self, source_id: str, body: bytes = b'{"n": 1}', method: str = "POST", **more: Any

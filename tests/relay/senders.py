@@ -101,8 +101,8 @@ def _paddle(body: bytes, secret: str, now: float) -> Signed:
 
 
 def _linear(body: bytes, secret: str, now: float) -> Signed:
-    told = msgspec.json.decode(body) | {"webhookTimestamp": int(now * 1000)}
-    dated = msgspec.json.encode(told)
+    parts = msgspec.json.decode(body) | {"webhookTimestamp": int(now * 1000)}
+    dated = msgspec.json.encode(parts)
     return Signed({"Linear-Signature": _digest(secret, dated).hex()}, dated)
 
 
@@ -152,8 +152,8 @@ def _sendgrid(body: bytes, secret: str, now: float) -> Signed:
 def _mailgun(body: bytes, secret: str, now: float) -> Signed:
     stamp, token = str(int(now)), "t" * 50
     signature = _digest(secret, (stamp + token).encode()).hex()
-    told = {"timestamp": stamp, "token": token, "signature": signature}
-    return Signed({}, msgspec.json.encode(msgspec.json.decode(body) | {"signature": told}))
+    parts = {"timestamp": stamp, "token": token, "signature": signature}
+    return Signed({}, msgspec.json.encode(msgspec.json.decode(body) | {"signature": parts}))
 
 
 @lru_cache(maxsize=1)
@@ -165,7 +165,7 @@ def _paypal_key() -> rsa.RSAPrivateKey:
 def paypal_certificate() -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "messageverificationcerts")])
     key = _paypal_key()
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -175,15 +175,15 @@ def paypal_certificate() -> bytes:
         .not_valid_after(datetime(2020, 1, 1, tzinfo=UTC) + timedelta(days=36500))
         .sign(key, SHA256())
     )
-    return made.public_bytes(Encoding.PEM)
+    return certificate.public_bytes(Encoding.PEM)
 
 
 def _paypal(body: bytes, secret: str, now: float) -> Signed:
-    told = ["transmission-1", "2026-01-01T00:00:00Z", secret, str(zlib.crc32(body))]
-    signature = _paypal_key().sign("|".join(told).encode(), PKCS1v15(), SHA256())
+    parts = ["transmission-1", "2026-01-01T00:00:00Z", secret, str(zlib.crc32(body))]
+    signature = _paypal_key().sign("|".join(parts).encode(), PKCS1v15(), SHA256())
     headers = {
-        "PAYPAL-TRANSMISSION-ID": told[0],
-        "PAYPAL-TRANSMISSION-TIME": told[1],
+        "PAYPAL-TRANSMISSION-ID": parts[0],
+        "PAYPAL-TRANSMISSION-TIME": parts[1],
         "PAYPAL-TRANSMISSION-SIG": base64.b64encode(signature).decode(),
         "PAYPAL-CERT-URL": CERTIFICATE_URL,
         "PAYPAL-AUTH-ALGO": "SHA256withRSA",

@@ -94,14 +94,14 @@ async def test_a_connection_that_makes_no_sense(
     answer = await hub.call("POST", path, body)
     assert (answer.status, answer.fields) == (400, [field]), answer
     assert (await hub.get(path))["data"] == []
-    made = await hub.connect(source, "http://example.com/")
+    created = await hub.connect(source, "http://example.com/")
     if field not in ("name", "inbox") and given.get("destination_url") != "nowhere" and given:
         changes = {k: v for k, v in given.items() if k != "name"}
         if changes:
-            changed = await hub.call("PATCH", f"/v1/connections/{made['id']}", changes)
+            changed = await hub.call("PATCH", f"/v1/connections/{created['id']}", changes)
             assert (changed.status, changed.fields) == (400, [field]), changed
-    shown = await hub.get(f"/v1/connections/{made['id']}")
-    assert {k: v for k, v in made.items() if k != "signing_secret"} == shown
+    shown = await hub.get(f"/v1/connections/{created['id']}")
+    assert {k: v for k, v in created.items() if k != "signing_secret"} == shown
 
 
 async def test_a_connection_is_shown_as_it_was_made(hub: Hub) -> None:
@@ -114,15 +114,15 @@ async def test_a_connection_is_shown_as_it_was_made(hub: Hub) -> None:
         "concurrency": 7,
         "status": "paused",
     }
-    made = await hub.connect(await hub.source(), "http://example.com/", **given)
-    shown = await hub.get(f"/v1/connections/{made['id']}")
+    created = await hub.connect(await hub.source(), "http://example.com/", **given)
+    shown = await hub.get(f"/v1/connections/{created['id']}")
     for name in ("filters", "transform", "rate_limit", "timeout", "concurrency", "status"):
         assert shown[name] == given[name]
     assert shown["retry"]["schedule"] == [1, 2]
 
 
 async def test_rules_can_be_taken_away(hub: Hub) -> None:
-    made = await hub.connect(
+    created = await hub.connect(
         await hub.source(),
         "http://example.com/",
         filters=[{"path": "$.a", "operator": "exists"}],
@@ -138,17 +138,20 @@ async def test_rules_can_be_taken_away(hub: Hub) -> None:
         "rate_limit": None,
         "headers": {},
     }
-    changed = await hub.patch(made, **nothing)
+    changed = await hub.patch(created, **nothing)
     assert {name: changed[name] for name in nothing} == nothing
 
 
 async def test_secrets_are_sealed_and_not_shown(hub: Hub, receiver: Receiver) -> None:
     source = await hub.source(signing_secrets=["inbound-secret"])
-    made = await hub.connect(source, receiver.url, headers={"X-Token": "header-secret"})
-    secrets = ["inbound-secret", "header-secret", made["signing_secret"]]
+    created = await hub.connect(source, receiver.url, headers={"X-Token": "header-secret"})
+    secrets = ["inbound-secret", "header-secret", created["signing_secret"]]
     store = hub.relay.store
     written = repr((await store.scan(Source)).items) + repr((await store.scan(Connection)).items)
-    shown = [await hub.get(f"/v1/sources/{source}"), await hub.get(f"/v1/connections/{made['id']}")]
+    shown = [
+        await hub.get(f"/v1/sources/{source}"),
+        await hub.get(f"/v1/connections/{created['id']}"),
+    ]
     for secret in secrets:
         assert secret not in written
         assert secret not in repr(shown)
@@ -157,10 +160,10 @@ async def test_secrets_are_sealed_and_not_shown(hub: Hub, receiver: Receiver) ->
 
 
 async def test_secrets_are_for_admins(hub: Hub) -> None:
-    made = await hub.connect(await hub.source(), "http://example.com/")
+    created = await hub.connect(await hub.source(), "http://example.com/")
     for permissions, status in (("read", 403), ("write", 403), ("admin", 200)):
         key = await hub.server.api_key(permissions)  # type: ignore[arg-type]
-        path = f"/v1/connections/{made['id']}/secrets"
+        path = f"/v1/connections/{created['id']}/secrets"
         assert (await hub.call("GET", path, token=key)).status == status
 
 
@@ -179,13 +182,13 @@ async def test_readers_change_nothing(hub: Hub) -> None:
 
 async def test_a_test_event(hub: Hub, receiver: Receiver) -> None:
     source = await hub.source()
-    made = await hub.connect(source, receiver.url)
-    answer = await hub.call("POST", f"/v1/connections/{made['id']}/test")
+    created = await hub.connect(source, receiver.url)
+    answer = await hub.call("POST", f"/v1/connections/{created['id']}/test")
     assert answer.status == 200
     assert (answer.json["ok"], answer.json["status_code"]) == (True, 200)
     assert b"waystation.test" in receiver.got[0].body
     receiver.fail()
-    answer = await hub.call("POST", f"/v1/connections/{made['id']}/test")
+    answer = await hub.call("POST", f"/v1/connections/{created['id']}/test")
     assert (answer.json["ok"], answer.json["status_code"]) == (False, 500)
     assert (await hub.get(f"/v1/sources/{source}/events"))["data"] == []
 
@@ -210,9 +213,9 @@ async def test_secrets_of_a_source_can_be_rotated(hub: Hub) -> None:
 
 async def test_a_deleted_source_takes_its_connections_along(hub: Hub, receiver: Receiver) -> None:
     source = await hub.source()
-    made = await hub.connect(source, receiver.url)
+    created = await hub.connect(source, receiver.url)
     await hub.call("DELETE", f"/v1/sources/{source}")
-    assert (await hub.call("GET", f"/v1/connections/{made['id']}")).status == 404
+    assert (await hub.call("GET", f"/v1/connections/{created['id']}")).status == 404
 
 
 async def test_a_body_that_is_not_utf_8(hub: Hub) -> None:

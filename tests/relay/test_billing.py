@@ -75,8 +75,8 @@ class Customer:
 @pytest.fixture
 async def ann(paid: Hub) -> Customer:
     tokens = await paid.server.sign_up("ann@stripe.example")
-    made = await paid.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
-    key = made.json["key"]
+    created = await paid.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
+    key = created.json["key"]
     me = await paid.call("GET", "/v1/me", token=key)
     customer = Customer(paid, me.json["id"], key)
     answer = await customer.tell(
@@ -139,9 +139,9 @@ async def test_metadata_can_name_the_account(paid: Hub, ann: Customer) -> None:
 
 async def test_a_subscription_may_come_before_its_checkout(paid: Hub) -> None:
     tokens = await paid.server.sign_up("early@stripe.example")
-    made = await paid.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
-    me = await paid.call("GET", "/v1/me", token=made.json["key"])
-    early = Customer(paid, me.json["id"], made.json["key"])
+    created = await paid.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
+    me = await paid.call("GET", "/v1/me", token=created.json["key"])
+    early = Customer(paid, me.json["id"], created.json["key"])
     await early.subscribe("price_pro", 10)
     assert await early.plan() == "free"
     await early.tell(

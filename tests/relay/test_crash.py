@@ -51,9 +51,9 @@ class Sent:
             self.count += 1
             try:
                 async with http.post(url, json={"n": self.count}) as answer:
-                    told = await answer.json()
+                    noted = await answer.json()
                     if answer.status == 200:
-                        self.acknowledged.append(told["id"])
+                        self.acknowledged.append(noted["id"])
             except (aiohttp.ClientError, OSError, msgspec.DecodeError):
                 return
 

@@ -398,8 +398,8 @@ async def test_a_deleted_connection_ends_its_deliveries(hub: Hub, receiver: Rece
 
 async def free_key(hub: Hub) -> str:
     tokens = await hub.server.sign_up("free@example.com")
-    made = await hub.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
-    key: str = made.json["key"]
+    created = await hub.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
+    key: str = created.json["key"]
     return key
 
 
@@ -435,8 +435,8 @@ async def test_what_waits_for_a_paused_connection_outlives_a_days_retention(
     token = await free_key(hub)
     source = (await hub.call("POST", "/v1/sources", {"name": "x"}, token=token)).json["id"]
     body = {"name": "c", "destination_url": receiver.url}
-    made = await hub.call("POST", f"/v1/sources/{source}/connections", body, token=token)
-    path = f"/v1/connections/{made.json['id']}"
+    created = await hub.call("POST", f"/v1/sources/{source}/connections", body, token=token)
+    path = f"/v1/connections/{created.json['id']}"
     receiver.fail()
     tried = await hub.sent(source)
     await hub.call("PATCH", path, {"status": "paused"}, token=token)

@@ -159,10 +159,12 @@ async def test_an_endpoint_that_keeps_failing_is_disabled(hub: Hub, receiver: Re
         await fail_for_long(hub, 95)
         shown = await connection_of(hub, connection)
         assert (shown["status"], shown["disabled_reason"]) == ("paused", "failures")
-        told = [msgspec.json.decode(got.body) for got in pager.got]
-        assert [t["type"] for t in told] == ["connection.failing"] * 3 + ["connection.disabled"]
-        assert [t["data"].get("percent") for t in told] == [50, 70, 90, None]
-        assert told[-1]["data"]["connection_id"] == connection["id"]
+        alerts_sent = [msgspec.json.decode(got.body) for got in pager.got]
+        assert [t["type"] for t in alerts_sent] == ["connection.failing"] * 3 + [
+            "connection.disabled"
+        ]
+        assert [t["data"].get("percent") for t in alerts_sent] == [50, 70, 90, None]
+        assert alerts_sent[-1]["data"]["connection_id"] == connection["id"]
         assert len(receiver.got) == 50
         # What was not delivered is kept, and goes out when somebody has seen to it.
         receiver.work()

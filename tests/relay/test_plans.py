@@ -43,9 +43,9 @@ class Free:
 @pytest.fixture
 async def free(hub: Hub) -> Free:
     tokens = await hub.server.sign_up("free@example.com")
-    made = await hub.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
-    me = await hub.call("GET", "/v1/me", token=made.json["key"])
-    return Free(hub, made.json["key"], me.json["id"])
+    created = await hub.call("POST", "/v1/api-keys", {}, token=tokens["access_token"])
+    me = await hub.call("GET", "/v1/me", token=created.json["key"])
+    return Free(hub, created.json["key"], me.json["id"])
 
 
 async def test_usage_counts_events(hub: Hub, free: Free) -> None:
@@ -134,8 +134,8 @@ async def test_sources_are_limited_without_races(hub: Hub, free: Free) -> None:
         *(hub.call("POST", "/v1/sources", body, token=free.key) for _ in range(10))
     )
     assert sorted(a.status for a in answers) == [201] * 3 + [409] * 7
-    made = next(a for a in answers if a.status == 201).json["id"]
-    assert (await hub.call("DELETE", f"/v1/sources/{made}", token=free.key)).status == 204
+    created = next(a for a in answers if a.status == 201).json["id"]
+    assert (await hub.call("DELETE", f"/v1/sources/{created}", token=free.key)).status == 204
     assert (await hub.call("POST", "/v1/sources", body, token=free.key)).status == 201
 
 
@@ -149,8 +149,8 @@ async def test_connections_are_limited_without_races(
         *(hub.call("POST", path, body, token=free.key) for _ in range(8))
     )
     assert sorted(a.status for a in answers) == [201] * 2 + [409] * 6
-    made = next(a for a in answers if a.status == 201).json["id"]
-    assert (await hub.call("DELETE", f"/v1/connections/{made}", token=free.key)).status == 204
+    created = next(a for a in answers if a.status == 201).json["id"]
+    assert (await hub.call("DELETE", f"/v1/connections/{created}", token=free.key)).status == 204
     assert (await hub.call("POST", path, body, token=free.key)).status == 201
 
 

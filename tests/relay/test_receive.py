@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.relay.senders import SENDERS, URL
+from tests.support.faults import Faults
 from waystation.accounts.tables import User
+from waystation.relay.directory import Directory
 from waystation.relay.tables import Event, Source
 from waystation.store import exists, set_to
 
@@ -79,20 +81,15 @@ async def test_an_unknown_source_is_not_found(hub: Hub, source_id: str) -> None:
 
 
 async def test_a_source_is_found_without_the_index(hub: Hub) -> None:
-    """A lookup in an index that lags would miss a source that was made a moment ago."""
+    """A lookup in an index that lags would miss a source that was created a moment ago."""
     source = await hub.source()
-    store = hub.relay.store
-    hub.relay.directory.forget(source)
+    faults: Any = Faults(hub.relay.store)
 
     async def no_index(*_: Any, **__: Any) -> Any:
         raise AssertionError("the index was asked")
 
-    query, store.query = store.query, no_index  # type: ignore[method-assign]
-    try:
-        known = await hub.relay.directory.source(source)
-    finally:
-        store.query = query  # type: ignore[method-assign]
-    assert known is not None
+    faults.around["query"] = no_index
+    assert await Directory(faults, hub.relay.keyring).source(source) is not None
 
 
 async def test_a_source_that_another_service_wrote_is_found_by_the_index(hub: Hub) -> None:

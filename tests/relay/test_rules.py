@@ -220,7 +220,7 @@ def test_a_binary_body_matches_nothing() -> None:
 # Transforms
 
 
-def made(transform: dict[str, Any], body: object = ORDER) -> Any:
+def result(transform: dict[str, Any], body: object = ORDER) -> Any:
     compiled: Transform = msgspec.convert(transform, Transform)
     check_transform(compiled)
     content, _ = apply(compiled, webhook(body))
@@ -242,7 +242,7 @@ def test_field_map() -> None:
         {"from": "$.missing", "to": "not_there"},
         {"from": "$.note", "to": "note", "default": "x"},
     ]
-    assert made({"type": "field_map", "rules": rules}) == {
+    assert result({"type": "field_map", "rules": rules}) == {
         "buyer": {"id": "cus_1", "country": "DE"},
         "kind": "push",
         "skus": ["a", "b"],
@@ -259,7 +259,7 @@ def test_steps() -> None:
         {"op": "rename", "from": "missing", "to": "still_missing"},
     ]
     body = {"items": [1], "customer": {"id": 1, "email": "a@b"}}
-    assert made({"type": "steps", "steps": steps}, body) == {
+    assert result({"type": "steps", "steps": steps}, body) == {
         "customer": {"id": 1, "vip": None},
         "source": "shop",
         "email": "a@b",
@@ -283,7 +283,7 @@ def test_steps() -> None:
     ],
 )
 def test_jmespath(expression: str, expected: object) -> None:
-    assert made({"type": "jmespath", "expression": expression}) == expected
+    assert result({"type": "jmespath", "expression": expression}) == expected
 
 
 def test_what_one_event_brings_is_not_in_the_next() -> None:
@@ -306,7 +306,7 @@ def test_what_one_event_brings_is_not_in_the_next() -> None:
 
 def test_one_place_can_go_to_two() -> None:
     rules = [{"from": "$", "to": "payload"}, {"from": "$", "to": "payload.raw"}]
-    assert made({"type": "field_map", "rules": rules}, {"a": 1}) == {
+    assert result({"type": "field_map", "rules": rules}, {"a": 1}) == {
         "payload": {"a": 1, "raw": {"a": 1}}
     }
 
@@ -355,7 +355,7 @@ def test_transforms_that_make_no_sense_are_refused(transform: dict[str, Any], fi
 )
 def test_a_transform_that_fails_says_so(transform: dict[str, Any], body: object) -> None:
     with pytest.raises(TransformFailed):
-        made(transform, body)
+        result(transform, body)
 
 
 def test_a_transform_leaves_the_event_as_it_was() -> None:

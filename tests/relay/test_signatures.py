@@ -146,8 +146,8 @@ async def test_a_secret_that_makes_no_sense_is_refused(
     given = {"name": "x", "provider": provider, "signing_secrets": [secret]}
     answer = await hub.call("POST", "/v1/sources", given)
     assert (answer.status, answer.fields) == (400, ["signing_secrets"])
-    made = await hub.source(provider=provider, verification={"mode": "none"})
-    patched = await hub.call("PATCH", f"/v1/sources/{made}", {"signing_secrets": [secret]})
+    unsigned = await hub.source(provider=provider, verification={"mode": "none"})
+    patched = await hub.call("PATCH", f"/v1/sources/{unsigned}", {"signing_secrets": [secret]})
     assert (patched.status, patched.fields) == (400, ["signing_secrets"])
 
 
@@ -249,8 +249,8 @@ async def test_ed25519_signatures_of_the_standard(hub: Hub) -> None:
 
 async def test_mailgun_in_a_form(hub: Hub) -> None:
     source_id = await source(hub, "mailgun")
-    told = msgspec.json.decode(signed(hub, "mailgun").body)["signature"]
-    body = "&".join(f"{name}={value}" for name, value in told.items()).encode()
+    parts = msgspec.json.decode(signed(hub, "mailgun").body)["signature"]
+    body = "&".join(f"{name}={value}" for name, value in parts.items()).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert (await send(hub, source_id, Signed(headers, body))).status == 200
 
@@ -287,7 +287,7 @@ async def test_a_custom_scheme_is_all_the_sources_own(hub: Hub) -> None:
     }
     source_id = await source(hub, "custom", "s3cret", verification=scheme)
 
-    def made(stamp: int) -> Signed:
+    def sent_at(stamp: int) -> Signed:
         digest = hmac.new(b"s3cret", f"{stamp}.".encode() + b"{}", "sha512").digest()
         return Signed(
             {
@@ -298,8 +298,8 @@ async def test_a_custom_scheme_is_all_the_sources_own(hub: Hub) -> None:
         )
 
     now = int(hub.clock())
-    assert (await send(hub, source_id, made(now))).status == 200
-    assert (await send(hub, source_id, made(now - 11))).status == 401
+    assert (await send(hub, source_id, sent_at(now))).status == 200
+    assert (await send(hub, source_id, sent_at(now - 11))).status == 401
 
 
 def test_githubs_published_example() -> None:

@@ -326,9 +326,9 @@ async def test_the_command_stops_at_a_count_and_speaks_json(hub: Hub) -> None:
 
 async def test_a_key_that_is_wrong_ends_the_command(hub: Hub) -> None:
     async with command(hub, "tail", "--source", "src_nobody") as running:
-        _, told = await running.process.communicate()
+        _, output = await running.process.communicate()
         assert running.process.returncode == 1
-        assert b"404" in told
+        assert b"404" in output
 
 
 async def test_the_command_replays(hub: Hub, receiver: Receiver) -> None:

@@ -124,8 +124,8 @@ async def test_every_answer_has_the_headers_that_protect(url: str) -> None:
 
 
 async def test_a_request_id_is_made_or_kept(url: str) -> None:
-    made = await raw(url, request("/echo"))
-    assert b"x-request-id: " in made
+    answer = await raw(url, request("/echo"))
+    assert b"x-request-id: " in answer
     kept = await raw(url, request("/absent", b"", b"X-Request-Id: my-own.id_1"))
     assert b"x-request-id: my-own.id_1" in kept
     assert problem(kept)["request_id"] == "my-own.id_1"
@@ -241,9 +241,9 @@ async def test_a_connection_is_used_again(url: str) -> None:
 async def test_requests_at_once_are_answered_in_their_order(url: str) -> None:
     paths = [f"/echo/{n}" if n % 3 else "/nowhere" for n in range(20)]
     bodies = [b"<%d>" % n for n in range(20)]
-    made = [request(*pair) for pair in zip(paths, bodies, strict=True)]
-    kept = [one.replace(b"Connection: close\r\n", b"") for one in made[:-1]]
-    answer = await raw(url, b"".join([*kept, made[-1]]))
+    requests = [request(*pair) for pair in zip(paths, bodies, strict=True)]
+    kept = [one.replace(b"Connection: close\r\n", b"") for one in requests[:-1]]
+    answer = await raw(url, b"".join([*kept, requests[-1]]))
     assert answer.count(b"HTTP/1.1 ") == 20
     wanted = [body for path, body in zip(paths, bodies, strict=True) if path != "/nowhere"]
     assert re.findall(rb"<\d+>", answer) == wanted
@@ -355,8 +355,8 @@ async def test_a_caller_who_leaves_is_nobodys_fault(
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.05)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    [told] = [record for record in caplog.records if record.name == "waystation.access"]
-    assert told.__dict__["fields"]["status"] == 499
+    [logged] = [record for record in caplog.records if record.name == "waystation.access"]
+    assert logged.__dict__["fields"]["status"] == 499
     assert (await raw(url, request("/echo", b"still here"))).endswith(b"still here")
 
 

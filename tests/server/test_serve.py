@@ -99,7 +99,7 @@ def serving(where: Path, *options: str, **settings: str) -> Iterator[Process]:
 
 
 def make_key(where: Path, email: str = "ann@example.com", *more: str) -> str:
-    made = subprocess.run(
+    created = subprocess.run(
         [*COMMAND, "keys", "create", email, *more],
         cwd=where,
         env=environment(),
@@ -107,7 +107,7 @@ def make_key(where: Path, email: str = "ann@example.com", *more: str) -> str:
         text=True,
         check=True,
     )
-    return made.stdout
+    return created.stdout
 
 
 def test_it_starts_with_nothing_and_says_where_to_go(tmp_path: Path) -> None:

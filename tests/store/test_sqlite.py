@@ -372,8 +372,8 @@ async def test_another_environment_in_the_file_does_not_stop_writers(file: Path)
 async def test_a_new_file_is_its_owners_alone(file: Path) -> None:
     async with await open_store(f"sqlite:///{file}", TABLES) as store:
         await store.put(Counter("c"))
-        for made in file.parent.glob(file.name + "*"):
-            assert made.stat().st_mode & 0o077 == 0, made
+        for created in file.parent.glob(file.name + "*"):
+            assert created.stat().st_mode & 0o077 == 0, created
 
 
 async def test_one_writers_mistake_does_not_fail_the_others(file: Path) -> None:

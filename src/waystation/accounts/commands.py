@@ -23,7 +23,7 @@ def add_commands(commands: Commands) -> None:
 async def create_key(call: Call) -> None:
     options = call.options
     if not 1 <= len(options.name) <= 100:
-        raise InvalidInput("name", "a key's name has 1 to 100 characters")
+        raise InvalidInput("name", "a key's name must have 1 to 100 characters")
     async with call.house() as house:
         accounts = house["accounts"]
         user = await accounts.find_or_open(options.email)

@@ -42,7 +42,7 @@ _MAX_ANSWER = 256 * 1024
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who knows who our users are."""
+    """A service that users sign in with, instead of a password here."""
 
     client_id: str
     client_secret: str
@@ -54,7 +54,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Person(msgspec.Struct, frozen=True):
-    """Who somebody is elsewhere, with an email that was verified there."""
+    """A user as a provider knows them, with an email that it has verified."""
 
     subject: str
     email: str
@@ -141,12 +141,12 @@ class SignInElsewhere:
         return f"{provider.authorize_url}?{urlencode(query)}", cookie
 
     async def finish(self, name: str, code: str, state: str, cookie: str | None) -> Tokens:
-        """Sign in whoever came back with a code, opening an account at the first time."""
+        """Sign in the user who came back with a code; the first time, an account is opened."""
         provider = self._provider(name)
         begun = await self._take(state)
         same = hmac.compare_digest(begun.cookie_hash, secret_hash(cookie or ""))
         if begun.provider != name or not same:
-            raise Unauthenticated("this sign-in was begun elsewhere: begin again")
+            raise Unauthenticated("this sign-in was started in another browser: start again")
         try:
             token = await self._exchange(provider, name, code, begun.verifier)
             person = await self._person(provider, token)
@@ -155,7 +155,7 @@ class SignInElsewhere:
         user = await self._accounts.by_identity(name, person.subject)
         if user is None:
             if not self._signups:
-                raise Forbidden("accounts are opened by the operator here")
+                raise Forbidden("sign-up is closed: accounts are created by the operator")
             try:
                 user = await self._accounts.open(
                     person.email, person.name, self._signup_plan, identity=(name, person.subject)
@@ -164,7 +164,7 @@ class SignInElsewhere:
                 # Taking over an account because the email matches would hand it to whoever
                 # registered that email first.
                 raise Conflict(
-                    "there is an account with this email: sign in to it with its password"
+                    "an account with this email already exists: sign in to it with its password"
                 ) from None
         return await self._accounts.sessions.begin(user.user_id)
 
@@ -176,7 +176,7 @@ class SignInElsewhere:
         except ConditionFailed:
             begun = None
         if begun is None:
-            raise Unauthenticated("this sign-in has expired or was used: begin again")
+            raise Unauthenticated("this sign-in has expired or was already used: start again")
         return begun
 
     async def _exchange(self, provider: Provider, name: str, code: str, verifier: str) -> str:

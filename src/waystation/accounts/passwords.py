@@ -23,7 +23,7 @@ _MAX_WAITING = 64
 
 
 class Passwords:
-    """Hashes and checks. A check of nobody's password takes as long as of somebody's."""
+    """Hashes and checks. A check for an account that does not exist takes as long as any other."""
 
     def __init__(self, cost: int = COST) -> None:
         self._cost = cost
@@ -63,9 +63,11 @@ class Passwords:
 def check_password(password: str) -> None:
     """Refuse a password that is too short, or longer than bcrypt looks at."""
     if len(password) < MIN_CHARACTERS:
-        raise InvalidInput("password", f"a password has at least {MIN_CHARACTERS} characters")
+        raise InvalidInput("password", f"a password must have at least {MIN_CHARACTERS} characters")
     if "\0" in password or len(password.encode()) > MAX_BYTES:
-        raise InvalidInput("password", f"a password has at most {MAX_BYTES} bytes and no NUL")
+        raise InvalidInput(
+            "password", f"a password must have at most {MAX_BYTES} bytes and no NUL character"
+        )
 
 
 def _bytes(password: str) -> bytes:

@@ -60,7 +60,7 @@ class Accounts:
     async def sign_up(self, email: str, password: str, name: str, address: str) -> Tokens:
         """Open an account and sign in to it."""
         if not self._signups:
-            raise Forbidden("accounts are opened by the operator here")
+            raise Forbidden("sign-up is closed: accounts are created by the operator")
         email = folded(email)
         check_password(password)
         await self._by_signup.take(address)
@@ -95,7 +95,7 @@ class Accounts:
             updated_at=now,
         )
         if await self.by_email(email) is not None:  # also those that others wrote without a claim
-            raise Conflict("there is an account with this email")
+            raise Conflict("an account with this email already exists")
         claims = [Put(EmailClaim(email=email, user_id=user.user_id), when=absent())]
         identities = [
             Put(Identity(provider=p, subject=s, user_id=user.user_id), when=absent())
@@ -104,7 +104,7 @@ class Accounts:
         try:
             await self._store.transact(*claims, *identities, Put(user, when=absent()))
         except TransactionCancelled:
-            raise Conflict("there is an account with this email") from None
+            raise Conflict("an account with this email already exists") from None
         return user
 
     async def log_in(self, email: str, password: str, address: str) -> Tokens:
@@ -145,7 +145,7 @@ class Accounts:
     async def get(self, user_id: str) -> User:
         user = await self._store.get(User.key(user_id))
         if user is None:
-            raise NotFound("the account is gone")
+            raise NotFound("the account no longer exists")
         return user
 
     async def role(self, user_id: str) -> Role:
@@ -172,7 +172,9 @@ class Accounts:
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
-            raise Unauthenticated("say who you are: Authorization: Bearer and an API key or token")
+            raise Unauthenticated(
+                "authentication is needed: send an API key or an access token as a bearer token"
+            )
         if token.startswith(PREFIX):
             key = await self.keys.check(token)
             return Principal(key.user_id, key.permissions, "key")

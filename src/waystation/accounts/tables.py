@@ -75,7 +75,7 @@ class Identity(
     rename="camel",
     kw_only=True,
 ):
-    """That somebody known elsewhere is an account here."""
+    """Which account a user of another service has here."""
 
     provider: str
     subject: str

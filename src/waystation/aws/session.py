@@ -32,7 +32,7 @@ class AwsChain:
         found = region or self._botocore.get_config_variable("region")
         if not found:
             raise InvalidRequest(
-                "no AWS region: say dynamodb://eu-west-1 or set AWS_DEFAULT_REGION"
+                "the AWS region is not known: use dynamodb://eu-west-1 or set AWS_DEFAULT_REGION"
             )
         self.region = str(found)
         self._endpoint_url = endpoint_url

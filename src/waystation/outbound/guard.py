@@ -81,19 +81,19 @@ class Guard:
         except ValueError:
             raise InvalidInput(field, "this is not a URL") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise InvalidInput(field, "a URL that begins with http:// or https://")
+            raise InvalidInput(field, "must begin with http:// or https:// and name a host")
         if len(url) > MAX_URL or any(c.isspace() or ord(c) < 32 for c in url):
-            raise InvalidInput(field, f"at most {MAX_URL} characters, none of them a space")
+            raise InvalidInput(field, f"must have at most {MAX_URL} characters, and no spaces")
         if parts.fragment:
-            raise InvalidInput(field, "no fragment: it would not be sent")
+            raise InvalidInput(field, "must not have a fragment: it would never be sent")
         if parts.username is not None or parts.password is not None:
-            raise InvalidInput(field, "no user name or password: send a header instead")
+            raise InvalidInput(field, "must not have a user name or password: use a header instead")
         if _is_literal(host) and not self.permits(host):
-            raise InvalidInput(field, "this address is private")
+            raise InvalidInput(field, "must not be a private address")
         if host.rstrip(".").lower() in ("localhost", "ip6-localhost") and not self.permits(
             "127.0.0.1"
         ):
-            raise InvalidInput(field, "this address is private")
+            raise InvalidInput(field, "must not be a private address")
 
     def socket(self, info: tuple[Any, ...]) -> socket.socket:
         """A socket for an address that is about to be connected to."""

@@ -70,7 +70,7 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         )
 
     def times(self, number: int) -> Tally:
-        """So many of it at once, built once: the same tally is used again and again."""
+        """This tally `number` times over. It is kept: the same multiples come again and again."""
         if number == 1:
             return self
         multiple = self.multiples.get(number)

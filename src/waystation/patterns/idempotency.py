@@ -1,9 +1,9 @@
 """Doing work once, however often it is asked for.
 
 Claim, work, complete. A claim is a lease on the key's record: whoever works holds it and keeps it
-alive, and completes only while it is still theirs. What a late worker finds at the end is what its
-successor made of the key, never the other way round. Nothing is kept between calls but the record,
-so calls may nest and run beside each other.
+alive, and completes only while it is still theirs. A late worker finds its successor's result at
+the end, and never overwrites it. Nothing is kept between calls but the record, so calls may nest
+and run beside each other.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Run:
         if name in self._steps:
             return _decoded(self._steps[name], result)
         if len(self._steps) >= _MAX_STEPS or self._size() > self._owner.max_result // 2:
-            raise ValueError(f"a step too many: at most {_MAX_STEPS}, and half a result's size")
+            raise ValueError(
+                f"too many steps: at most {_MAX_STEPS}, with results of half the allowed size"
+            )
         if not self._lease.held:
             raise LeaseLost(f"{self._lease.key}: another attempt may have taken over")
         value = await work()
@@ -214,14 +216,14 @@ class Idempotency:
 
             @functools.wraps(function)
             async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-                told: object = _arguments(function, args, kwargs)
+                given: object = _arguments(function, args, kwargs)
                 if payload is not None:
-                    told = payload(*args, **kwargs)
+                    given = payload(*args, **kwargs)
                 return await self.run(
                     scope,
                     key(*args, **kwargs),
                     lambda _: function(*args, **kwargs),
-                    payload=told,
+                    payload=given,
                     result=result,
                     terminal=terminal,
                     wait=wait,
@@ -337,7 +339,7 @@ class Idempotency:
             raise ValueError(f"{len(packed)} bytes are more than {self.max_result}")
 
     async def _finish(self, lease: Lease, *changes: Edit) -> Record | None:
-        """Complete the work, or find what a successor made of it.
+        """Complete the work, or find the result of a successor.
 
         The work is done: neither a cancellation nor a store that is away for a moment may lead to
         its being done again.

@@ -85,7 +85,7 @@ class Leases:
         token: str | None = None,
         above: int = 0,
     ) -> Lease:
-        """The lease, with some changes made along with it; ConditionFailed when that cannot be."""
+        """Take the lease and change the row in one step; ConditionFailed when it is not free."""
         token = token or nanoid(21)
         begun = self.monotonic()
         taking = (
@@ -119,7 +119,7 @@ class Leases:
         return await _to_the_end(take())
 
     def free(self, token: str) -> Condition:
-        """That a lease can be taken: nobody holds it, or we do already."""
+        """The condition that a lease can be taken: it is free, or `token` holds it already."""
         return CLAIMS.free(self.store.now() - self.skew, token)
 
     def expiry(self) -> int:

@@ -45,15 +45,15 @@ class Cursors:
     def open(self, cursor: str, scope: str) -> str:
         """The position, or a refusal."""
         if len(cursor) > MAX_CURSOR:
-            raise InvalidInput("cursor", "this is not a cursor of this list")
+            raise InvalidInput("cursor", "this cursor does not belong to this list")
         try:
             padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
             raw = base64.b64decode(padded, altchars=b"-_", validate=True)
             position = raw[_SIGNATURE_BYTES:].decode()
         except ValueError:
-            raise InvalidInput("cursor", "this is not a cursor of this list") from None
+            raise InvalidInput("cursor", "this cursor does not belong to this list") from None
         if not hmac.compare_digest(raw[:_SIGNATURE_BYTES], self._signature(position, scope)):
-            raise InvalidInput("cursor", "this is not a cursor of this list")
+            raise InvalidInput("cursor", "this cursor does not belong to this list")
         return position
 
     def _signature(self, position: str, scope: str) -> bytes:

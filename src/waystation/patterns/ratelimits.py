@@ -115,13 +115,14 @@ class SharedLimiter:
                 await asyncio.sleep(random.random() * 0.005 * attempt)  # noqa: S311 - jitter
             else:
                 return
-        raise TooManyRequests("too many at once", retry_after=1.0)
+        raise TooManyRequests("too many at the same time", retry_after=1.0)
 
 
 def _count(used: dict[int, int], limit: Limit, now: float) -> None:
     if wait := limit.wait(used, now):
         raise TooManyRequests(
-            f"at most {limit.count} in {limit.seconds:g} seconds", retry_after=wait
+            f"too many: at most {limit.count} are allowed in {limit.seconds:g} seconds",
+            retry_after=wait,
         )
     n = limit.slice_at(now)
     used[n] = used.get(n, 0) + 1

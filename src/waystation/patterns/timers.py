@@ -127,7 +127,7 @@ class Timers:
             else:
                 self._remember(timer)
                 return
-        raise Overloaded("too many at once change what is due", retry_after=1.0)
+        raise Overloaded("too many writers change what is due at the same time", retry_after=1.0)
 
     async def due(self, limit: int, busy: Container[str]) -> list[Timer]:
         """Timers whose time has come, oldest first in each shard, without those that are busy."""

@@ -23,8 +23,7 @@ MIN_KEY_CHARACTERS = 32
 class Vault:
     """Seals and opens with keys derived from one secret.
 
-    `context` says what the sealed text is and whose: a text copied to another place does not
-    open there.
+    `context` says what is sealed and whose it is: a copy in another place does not open there.
     """
 
     def __init__(self, secret_key: str) -> None:
@@ -53,7 +52,7 @@ class Vault:
 
 
 def load_or_create_key(path: Path) -> str:
-    """The secret in a file that only its owner can read; made at the first start."""
+    """The secret in a file that only its owner can read; created at the first start."""
     if path.exists():
         return _read_key(path)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
@@ -70,7 +69,7 @@ def load_or_create_key(path: Path) -> str:
         finally:
             draft.unlink()
     except OSError as error:
-        raise SettingsError(f"the key file {path} cannot be made: {error}") from error
+        raise SettingsError(f"the key file {path} cannot be created: {error}") from error
     return _read_key(path)
 
 

@@ -118,13 +118,13 @@ class Queue(ABC):
         """
         if not self.spec.ordered and (group is not None or dedupe is not None):
             raise InvalidRequest(
-                f"queue {self.spec.name} is not ordered: no group, no dedupe id",
+                f"queue {self.spec.name} is not ordered: it takes neither group nor dedupe id",
                 field="group" if group is not None else "dedupe",
             )
         _check_text("group", group)
         _check_text("dedupe", dedupe)
         if not 0 <= delay <= MAX_DELAY:
-            raise InvalidRequest("a delay is from 0 seconds to five years", field="delay")
+            raise InvalidRequest("a delay must be from 0 seconds to five years", field="delay")
         body = _encode(value)
         if len(body) > MAX_BODY:
             raise InvalidRequest(f"a message has at most {MAX_BODY} bytes", field="value")
@@ -135,9 +135,9 @@ class Queue(ABC):
     ) -> list[Message]:
         """Up to `limit` messages, at most one of each group; waits up to `wait` seconds for one."""
         if not 1 <= limit <= MAX_RECEIVE:
-            raise InvalidRequest(f"limit is from 1 to {MAX_RECEIVE}", field="limit")
+            raise InvalidRequest(f"limit must be from 1 to {MAX_RECEIVE}", field="limit")
         if not 0 <= wait <= MAX_WAIT:
-            raise InvalidRequest(f"wait is from 0 to {MAX_WAIT:g} seconds", field="wait")
+            raise InvalidRequest(f"wait must be from 0 to {MAX_WAIT:g} seconds", field="wait")
         if visibility is not None:
             check_visibility(visibility)
         return await self._receive(limit, wait, visibility or self.spec.visibility)
@@ -185,7 +185,7 @@ class Queues(ABC):
         try:
             return self._queues[spec.name]
         except KeyError:
-            raise InvalidRequest(f"queue {spec.name} is not one these were opened with") from None
+            raise InvalidRequest(f"queue {spec.name} is not among those that were opened") from None
 
     def __iter__(self) -> Any:
         return iter(self._queues.values())
@@ -229,23 +229,25 @@ async def _undone(receiving: asyncio.Future[T], undo: Callable[[T], Awaitable[No
 
 
 def message_id(now: float, group: str | None, dedupe: str | None) -> str:
-    """Sortable by time; made from the dedupe id where there is one, so that repeats share it."""
+    """An id that sorts by time, or follows from the dedupe id, so that repeats share it."""
     return sortable_id(now) if dedupe is None else secret_hash(f"{group or ''} {dedupe}")[:24]
 
 
 def check_visibility(seconds: float) -> None:
     if not 0 < seconds <= MAX_VISIBILITY:
-        raise InvalidRequest("visibility is up to 12 hours", field="visibility")
+        raise InvalidRequest(
+            "visibility must be more than 0 and at most 12 hours", field="visibility"
+        )
 
 
 def check_release(delay: float) -> None:
     if not 0 <= delay <= MAX_VISIBILITY:
-        raise InvalidRequest("a released message waits up to 12 hours", field="delay")
+        raise InvalidRequest("a released message waits for at most 12 hours", field="delay")
 
 
 def check_names(specs: Sequence[QueueSpec]) -> None:
     if len({spec.name for spec in specs}) != len(specs):
-        raise DeclarationError("two queues have one name")
+        raise DeclarationError("two queues have the same name")
 
 
 def _check_text(field: str, text: str | None) -> None:
@@ -253,5 +255,6 @@ def _check_text(field: str, text: str | None) -> None:
         return
     if not 0 < len(text) <= MAX_TEXT or not all("!" <= c <= "~" for c in text):
         raise InvalidRequest(
-            f"{field} is 1 to {MAX_TEXT} printable ASCII characters without spaces", field=field
+            f"{field} must be 1 to {MAX_TEXT} printable ASCII characters without spaces",
+            field=field,
         )

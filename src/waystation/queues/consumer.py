@@ -101,7 +101,7 @@ class Consumer:
         except asyncio.CancelledError:
             if keeping.done():
                 log.warning("message %s of %s was lost", message.id, self.queue.spec.name)
-            elif _told_to_stop():
+            elif _asked_to_stop():
                 keeping.cancel()
                 await self._give_back(message, 0.0)  # the message goes on without us
                 raise
@@ -161,7 +161,7 @@ class Consumer:
             log.warning("message %s will come again later: %s", message.id, error)
 
 
-def _told_to_stop() -> bool:
+def _asked_to_stop() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -101,7 +101,7 @@ class Lot:
         return sum(sent)
 
     async def _send_shard(self, shard: int, send: Send) -> int:
-        """Those that could be sent; of a group none after one that could not."""
+        """Send what is due in a shard; after a failure the rest of that group waits."""
         due = Parked.query(self._queue, shard).at_most(int(self._store.clock() * 1000))
         sent, stuck, cursor = 0, set[str](), None
         while True:

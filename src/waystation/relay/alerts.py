@@ -62,7 +62,7 @@ class Alerts:
                     & (attr("status") == "active"),
                 )
             except ConditionFailed:
-                return  # another process has told
+                return  # another process has sent this alert
             await self._tell("connection.failing", connection, {"percent": level})
 
     async def disable(self, connection: Connection, reason: Reason) -> None:

@@ -88,15 +88,15 @@ class Billing:
     async def apply(self, event: Event) -> bool:
         """Do what an event says; whether that is done. Safe to repeat, and in any order."""
         try:
-            told = msgspec.json.decode(event.content, type=_StripeEvent)
+            notice = msgspec.json.decode(event.content, type=_StripeEvent)
         except UNREADABLE as error:
             log.info("event %s is not about a subscription: %s", event.event_id, error)
             return True
-        if told.type == "checkout.session.completed":
-            await self._link(told.data.object)
-        elif told.type.startswith("customer.subscription."):
+        if notice.type == "checkout.session.completed":
+            await self._link(notice.data.object)
+        elif notice.type.startswith("customer.subscription."):
             old = self._store.clock() * 1000 - event.received_at > _PATIENCE_MS
-            return await self._subscribe(told) or old
+            return await self._subscribe(notice) or old
         return True
 
     async def _link(self, session: _Object) -> None:
@@ -112,25 +112,25 @@ class Billing:
         if await self._store.get(User.key(user_id)) is not None:
             await self._store.put(identity)
 
-    async def _subscribe(self, told: _StripeEvent) -> bool:
-        subscription = told.data.object
+    async def _subscribe(self, notice: _StripeEvent) -> bool:
+        subscription = notice.data.object
         user_id = await self._account(subscription)
         if user_id is None:
             log.warning("subscription %s belongs to no account yet", subscription.id)
             return False
-        plan = self._plan(told.type, subscription)
+        plan = self._plan(notice.type, subscription)
         if plan is None:
             log.warning("subscription %s changes no plan", subscription.id)
             return True
         changes: list[Edit] = [
             set_to("plan", plan),
             set_to("stripe_sub_id", subscription.id),
-            set_to("billed_at", told.created),
+            set_to("billed_at", notice.created),
         ]
         if subscription.customer is not None:
             changes.append(set_to("stripe_customer_id", subscription.customer))
         billed, current = attr("billed_at"), attr("stripe_sub_id")
-        condition = billed.absent() | (billed <= told.created)
+        condition = billed.absent() | (billed <= notice.created)
         if plan == "free":  # the end of an old subscription does not end a newer one
             condition &= current.absent() | (current == subscription.id)
         await self._change(user_id, changes, condition)
@@ -163,7 +163,7 @@ class Billing:
         try:
             await self._store.update(User.key(user_id), *changes, stamp, when=when)
         except ConditionFailed:
-            log.info("the plan of %s is newer, or the account is gone", user_id)
+            log.info("the plan of %s is newer, or the account no longer exists", user_id)
 
 
 def _named(thing: _Object) -> str | None:

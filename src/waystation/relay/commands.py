@@ -75,7 +75,7 @@ _ANSWER = ("status", "detail")
 async def _replay(call: Call) -> int:
     options = call.options
     if bool(options.events) == bool(options.source):
-        raise SettingsError("name single events, or a --source")
+        raise SettingsError("name either single events or a --source")
     async with call.client() as api:
         if options.events:
             body = {"connection_ids": options.connection}

@@ -1,4 +1,4 @@
-"""Connections: made, shown, changed, rotated and deleted."""
+"""Connections: created, shown, changed, rotated and deleted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from waystation.store import Edit, Store
 
 HARD_LIMIT = 80
-"""Connections of one source on any plan: an event's deliveries are made in one transaction."""
+"""Connections of one source on any plan: an event's deliveries are created in one transaction."""
 
 _MAX_RULES_BYTES = 32 * 1024
 _MAX_HEADERS = 20
@@ -106,9 +106,9 @@ class Connections:
     async def create(self, source: Source, given: NewConnection) -> tuple[Connection, str]:
         """A new connection, and the secret that its deliveries are signed with."""
         if (given.destination_url is None) == (given.inbox is None):
-            raise InvalidInput("destination_url", "either destination_url or inbox")
+            raise InvalidInput("destination_url", "give either destination_url or inbox")
         if given.inbox is not None and not self._inboxes:
-            raise InvalidInput("inbox", "there are no inboxes here yet")
+            raise InvalidInput("inbox", "inboxes are not available yet")
         if given.destination_url is not None:
             self._guard.check_url(given.destination_url, "destination_url")
         connection_id = new_id("conn")
@@ -139,7 +139,7 @@ class Connections:
     async def _add(self, source: Source, connection: Connection) -> None:
         user = await self._store.get(User.key(source.user_id))
         if user is None:
-            raise NotFound("the account is gone")
+            raise NotFound("the account no longer exists")
         limit = min(HARD_LIMIT, PLANS[user.plan].connections_per_source or HARD_LIMIT)
         count = attr("connection_count")
         room = (count.absent() | (count < limit)) & (attr("status") != "deleted")
@@ -156,7 +156,7 @@ class Connections:
             )
         except TransactionCancelled:
             raise Conflict(
-                f"a source has at most {limit} connections on the plan {user.plan}"
+                f"the plan {user.plan} allows at most {limit} connections for a source"
             ) from None
         self._directory.forget(source.source_id)
 
@@ -218,7 +218,7 @@ class Connections:
                 key_of(connection), *changes, when=unchanged, returning="new"
             )
         except ConditionFailed:
-            raise Conflict("the secret is being rotated by somebody else") from None
+            raise Conflict("somebody else has just rotated the secret: try again") from None
         assert changed is not None
         return changed, secret
 
@@ -258,7 +258,7 @@ class Connections:
 
     def _headers(self, headers: dict[str, str], connection_id: str) -> str | None:
         if len(headers) > _MAX_HEADERS:
-            raise InvalidInput("headers", f"at most {_MAX_HEADERS}")
+            raise InvalidInput("headers", f"at most {_MAX_HEADERS} headers are allowed")
         for name, value in headers.items():
             field = f"headers.{name[:100]}"
             if not HEADER_NAME.fullmatch(name) or _RESERVED.fullmatch(name):

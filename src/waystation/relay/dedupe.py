@@ -35,9 +35,12 @@ class Dedupe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def check_dedupe(dedupe: Dedupe) -> None:
     if (dedupe.mode == "fields") != bool(dedupe.fields):
-        raise InvalidInput("dedupe.fields", "paths go with the mode fields, and it needs some")
+        raise InvalidInput(
+            "dedupe.fields",
+            "the mode fields needs at least one path, and the other modes take none",
+        )
     if len(dedupe.fields) > _MAX_FIELDS:
-        raise InvalidInput("dedupe.fields", f"at most {_MAX_FIELDS}")
+        raise InvalidInput("dedupe.fields", f"at most {_MAX_FIELDS} paths are allowed")
     for n, field in enumerate(dedupe.fields):
         checked(field, f"dedupe.fields[{n}]")
 
@@ -47,10 +50,10 @@ def digest_of(dedupe: Dedupe, provider: str, webhook: Webhook) -> str | None:
     if dedupe.mode == "none":
         return None
     if dedupe.mode == "fields":
-        told = [webhook.find(parse(field)) for field in dedupe.fields]
-        if not any(told):
+        values = [webhook.find(parse(field)) for field in dedupe.fields]
+        if not any(values):
             return None  # not one of the fields is there
-        return sha256(msgspec.json.encode(["fields", dedupe.fields, told])).hexdigest()[:40]
+        return sha256(msgspec.json.encode(["fields", dedupe.fields, values])).hexdigest()[:40]
     found = _IDS[provider](webhook) if provider in _IDS else None
     if not found or len(found) > _MAX_ID:
         return None

@@ -88,7 +88,7 @@ class Deliver:
             return Outcome(Reply(error=f"the transform failed: {error}"[:300]), last=True)
         if connection.inbox is not None:
             if self._inbox is None:
-                return Outcome(Reply(error="there are no inboxes here"), last=True)
+                return Outcome(Reply(error="there are no inboxes in this installation"), last=True)
             place = msgspec.json.decode(connection.inbox, type=dict[str, object])
             return Outcome(await self._inbox(place, event, body))
         now = int(self._store.clock())
@@ -233,7 +233,7 @@ class Deliver:
         await self._release(delivery, set_to("lane", delivery.connection_id), set_to("due_at", now))
 
     async def _drop(self, delivery: Delivery) -> None:
-        """The event is gone, and so is what was to be delivered."""
+        """The event has expired: there is nothing left to deliver."""
         await self._release(delivery, remove("lane"), remove("due_at"))
 
     async def _release(self, delivery: Delivery, *changes: Edit) -> None:

@@ -123,8 +123,8 @@ class Directory:
 
 def check_of(source: Source, secrets: list[str]) -> Check | None:
     """How a source's webhooks are checked; None when they are not."""
-    told = source.verification
-    verification = msgspec.json.decode(told, type=Verification) if told else Verification()
+    stored = source.verification
+    verification = msgspec.json.decode(stored, type=Verification) if stored else Verification()
     if verification.mode == "none":
         return None
     if source.provider == "custom":

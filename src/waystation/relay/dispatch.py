@@ -1,4 +1,4 @@
-"""From an event to its deliveries: one for each connection, made in one transaction."""
+"""From an event to its deliveries: one for each connection, written in one transaction."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ class Dispatch:
     def planned(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
         """The deliveries of an event that is about to be written, to be written with it. Those
         that have a claim have a place in their lane."""
-        made = self._new(event, connections, None)
-        outcomes = _with(outcomes_of(event), made)
+        deliveries = self._new(event, connections, None)
+        outcomes = _with(outcomes_of(event), deliveries)
         event.outcomes, event.status = written(outcomes), derived(outcomes)
         event.processed_at = event.received_at
-        event.expires_at = max(delivery.expires_at for delivery in made)
+        event.expires_at = max(delivery.expires_at for delivery in deliveries)
         event.revision = 1
-        return made
+        return deliveries
 
     async def first(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
-        """The deliveries of an event that was written without; none if somebody else was
-        quicker."""
-        made = self._new(event, connections, None)
+        """Create the deliveries of an event that was written without them; an empty list if another
+        worker has done so."""
+        deliveries = self._new(event, connections, None)
         event.processed_at = self._now()
         changes = [remove("todo"), set_to("processed_at", event.processed_at)]
-        kept_until = max((delivery.expires_at for delivery in made), default=0)
+        kept_until = max((delivery.expires_at for delivery in deliveries), default=0)
         if kept_until > event.expires_at:
             changes.append(set_to("expires_at", kept_until))
             event.expires_at = kept_until
-        return made if await self._write(event, made, changes) else []
+        return deliveries if await self._write(event, deliveries, changes) else []
 
     async def again(
         self, event: Event, connections: Sequence[Connection], replay_id: str
     ) -> list[Delivery]:
         """New deliveries beside the old ones. The same replay makes each of them once."""
         for _ in range(_TRIES):
-            made = self._new(event, connections, replay_id)
-            if await self._write(event, made, []):
-                return made
-            keys = [key_of(delivery) for delivery in made]
+            deliveries = self._new(event, connections, replay_id)
+            if await self._write(event, deliveries, []):
+                return deliveries
+            keys = [key_of(delivery) for delivery in deliveries]
             there = await self._store.batch_get(keys)
             if any(there):
                 return [delivery for delivery in there if delivery is not None]
@@ -85,7 +85,7 @@ class Dispatch:
         self, event: Event, connections: Sequence[Connection], replay_id: str | None
     ) -> list[Delivery]:
         now = self._now()
-        made: list[Delivery] = []
+        deliveries: list[Delivery] = []
         try:
             for connection in connections:
                 status, error = _wanted(connection, event)
@@ -103,17 +103,17 @@ class Dispatch:
                     updated_at=now,
                     expires_at=event.expires_at,
                 )
-                made.append(delivery)
+                deliveries.append(delivery)
                 if status == "pending":
                     delivery.lane, delivery.due_at = connection.connection_id, now
                     if replay_id is None:
                         self._claim(delivery, connection, now)
             if replay_id is None:
-                _keep_longer(made, connections, self._store.clock())
+                _keep_longer(deliveries, connections, self._store.clock())
         except BaseException:
-            self.release(made)
+            self.release(deliveries)
             raise
-        return made
+        return deliveries
 
     def _claim(self, delivery: Delivery, connection: Connection, now: int) -> None:
         """A delivery is ours at once if its lane has room, and else waits behind the others. Where
@@ -127,9 +127,9 @@ class Dispatch:
         delivery.claim = nanoid()
         delivery.due_at = now + CLAIM_MS
 
-    async def _write(self, event: Event, made: list[Delivery], changes: list[Edit]) -> bool:
+    async def _write(self, event: Event, deliveries: list[Delivery], changes: list[Edit]) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
-        outcomes = _with(outcomes_of(event), made)
+        outcomes = _with(outcomes_of(event), deliveries)
         status = derived(outcomes)
         update = Update(
             key_of(event),
@@ -140,11 +140,13 @@ class Dispatch:
             when=_unchanged(event),
         )
         try:
-            await self.expect(made)
-            puts = [Put(delivery, when=absent()) for delivery in made]
-            await self._batches.write(event.user_id, [*puts, update], self.tallies(event, made))
+            await self.expect(deliveries)
+            puts = [Put(delivery, when=absent()) for delivery in deliveries]
+            await self._batches.write(
+                event.user_id, [*puts, update], self.tallies(event, deliveries)
+            )
         except BaseException as error:
-            self.release(made)
+            self.release(deliveries)
             if isinstance(error, TransactionCancelled):
                 return False
             raise
@@ -153,23 +155,25 @@ class Dispatch:
         event.todo = None
         return True
 
-    async def expect(self, made: list[Delivery]) -> None:
-        """See to it that deliveries that are about to be written are found, come what may."""
-        for delivery in made:
+    async def expect(self, deliveries: list[Delivery]) -> None:
+        """Set the timers of deliveries that are about to be written, so that they are found."""
+        for delivery in deliveries:
             if delivery.lane is not None:
                 await self._timers.expect(delivery.lane, self._now() + RESCUE_MS)
 
-    def release(self, made: list[Delivery]) -> None:
+    def release(self, deliveries: list[Delivery]) -> None:
         """Give back the places of deliveries that were not written after all."""
-        for delivery in made:
+        for delivery in deliveries:
             if delivery.claim is not None:
                 self._lanes.release(delivery.connection_id)
 
-    def tallies(self, event: Event, made: list[Delivery]) -> list[Tally]:
+    def tallies(self, event: Event, deliveries: list[Delivery]) -> list[Tally]:
         """The counters of what was decided without an attempt."""
         now = self._store.clock()
-        failed = sum(delivery.status == "failed" for delivery in made)
-        unwanted = bool(made) and all(delivery.status == "filtered" for delivery in made)
+        failed = sum(delivery.status == "failed" for delivery in deliveries)
+        unwanted = bool(deliveries) and all(
+            delivery.status == "filtered" for delivery in deliveries
+        )
         adds = {"failed": failed} if failed else {}
         tallies = []
         if failed:
@@ -191,9 +195,9 @@ def _unchanged(event: Event) -> Condition:
     return exists() & (revision.absent() | (revision == 0))
 
 
-def _keep_longer(made: list[Delivery], connections: Sequence[Connection], now: float) -> None:
+def _keep_longer(deliveries: list[Delivery], connections: Sequence[Connection], now: float) -> None:
     """What must wait is kept for as long as all its attempts would take, and a day."""
-    waiting = {d.connection_id for d in made if d.lane is not None and d.claim is None}
+    waiting = {d.connection_id for d in deliveries if d.lane is not None and d.claim is None}
     spans = [
         remaining(stored_delays(c.retry_config), 0)
         for c in connections
@@ -201,12 +205,12 @@ def _keep_longer(made: list[Delivery], connections: Sequence[Connection], now: f
     ]
     if spans:
         needed = int(now + max(spans)) + GRACE_SECONDS
-        for delivery in made:
+        for delivery in deliveries:
             delivery.expires_at = max(delivery.expires_at, needed)
 
 
-def _with(outcomes: Outcomes, made: list[Delivery]) -> Outcomes:
-    for delivery in made:
+def _with(outcomes: Outcomes, deliveries: list[Delivery]) -> Outcomes:
+    for delivery in deliveries:
         before = outcomes.get(delivery.connection_id)
         outcomes[delivery.connection_id] = merged(before, delivery.status)
     return outcomes
@@ -224,6 +228,6 @@ def _wanted(connection: Connection, event: Event) -> tuple[DeliveryStatus, str |
 
 
 def delivery_id(event_id: str, connection_id: str, replay_id: str | None) -> str:
-    """The same for the same event, connection and replay, so that none is made twice."""
-    told = f"{event_id} {connection_id} {replay_id or ''}".encode()
-    return "dlv_" + base64.urlsafe_b64encode(sha256(told).digest()[:15]).decode()
+    """The same for the same event, connection and replay, so that none is created twice."""
+    named = f"{event_id} {connection_id} {replay_id or ''}".encode()
+    return "dlv_" + base64.urlsafe_b64encode(sha256(named).digest()[:15]).decode()

@@ -151,7 +151,7 @@ class EventController(Controller):
             await relay.sources.get(user_id, source_id)
         if last_event_id is not None:
             if not last_event_id.isdecimal() or len(last_event_id) > 13:
-                raise InvalidInput("Last-Event-ID", "this is not an id of this stream")
+                raise InvalidInput("Last-Event-ID", "this is not an id from this stream")
             start = int(last_event_id)
         else:
             start = milliseconds_of(since, "since", -1)
@@ -215,5 +215,5 @@ async def _messages(
 def _between(since: str | None, until: str | None, latest: int) -> tuple[int, int]:
     first, last = milliseconds_of(since, "from", 0), milliseconds_of(until, "to", latest)
     if first > last:
-        raise InvalidInput("from", "it is after to")
+        raise InvalidInput("from", "must not be later than to")
     return first, last

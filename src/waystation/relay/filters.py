@@ -64,23 +64,23 @@ class _Compiler:
 
     def group(self, rules: object, field: str, depth: int) -> Filter:
         if depth > MAX_DEPTH:
-            raise InvalidInput(field, f"groups are nested at most {MAX_DEPTH} deep")
+            raise InvalidInput(field, f"groups may be nested at most {MAX_DEPTH} deep")
         if isinstance(rules, list):
             return self._all(rules, field, depth)
         if not isinstance(rules, dict):
-            raise InvalidInput(field, "a rule, a list of rules, or all, any or not")
+            raise InvalidInput(field, "must be a rule, a list of rules, or one of all, any and not")
         kinds = rules.keys() & {"all", "any", "not"}
         if not kinds:
             return self._rule(rules, field)
         if len(rules) != 1:
-            raise InvalidInput(field, "all, any and not stand alone")
+            raise InvalidInput(field, "all, any and not cannot stand beside other fields")
         kind = kinds.pop()
         inside = f"{field}.{kind}"
         if kind == "not":
             inner = self.group(rules["not"], inside, depth + 1)
             return lambda webhook: not inner(webhook)
         if not isinstance(rules[kind], list):
-            raise InvalidInput(inside, "a list of rules")
+            raise InvalidInput(inside, "must be a list of rules")
         if kind == "all":
             return self._all(rules["all"], inside, depth)
         parts = self._parts(rules["any"], inside, depth)
@@ -98,7 +98,9 @@ class _Compiler:
         if self._rules > MAX_RULES:
             raise InvalidInput(field, f"a filter has at most {MAX_RULES} rules")
         if unknown := rule.keys() - {"path", "operator", "value"}:
-            raise InvalidInput(f"{field}.{min(unknown)}", "a rule has path, operator and value")
+            raise InvalidInput(
+                f"{field}.{min(unknown)}", "unknown field: a rule has path, operator and value"
+            )
         parts = checked(rule.get("path"), f"{field}.path")
         operator = rule.get("operator")
         if operator in ("exists", "not_exists"):
@@ -106,7 +108,7 @@ class _Compiler:
             return lambda webhook: bool(webhook.find(parts)) is wanted
         if not isinstance(operator, str) or operator not in OPERATORS:
             names = ", ".join([*OPERATORS, "exists", "not_exists"])
-            raise InvalidInput(f"{field}.operator", f"one of {names}")
+            raise InvalidInput(f"{field}.operator", f"must be one of {names}")
         self._regexes += operator == "regex"
         if self._regexes > MAX_REGEXES:
             raise InvalidInput(f"{field}.operator", f"a filter has at most {MAX_REGEXES} regexes")
@@ -122,7 +124,7 @@ def _some_or_none(parts: Parts, operator: str, test: Test) -> Filter:
     def passes(webhook: Webhook) -> bool:
         for n, value in enumerate(webhook.find(parts)):
             if n % 64 == 0 and time.monotonic() > webhook.deadline:
-                raise TooSlow("it takes too long")
+                raise TooSlow("it took too long")
             if test(value):
                 return not negated
         return negated
@@ -141,7 +143,7 @@ def _equals(wanted: Any, field: str) -> Test:
 
 def _in(wanted: Any, field: str) -> Test:
     if not isinstance(wanted, list) or len(wanted) > _MAX_OPTIONS:
-        raise InvalidInput(field, f"a list of at most {_MAX_OPTIONS} values")
+        raise InvalidInput(field, f"must be a list of at most {_MAX_OPTIONS} values")
     plain = {(isinstance(option, bool), option) for option in wanted if _is_plain(option)}
     others = [option for option in wanted if not _is_plain(option)]
 
@@ -194,7 +196,9 @@ def _regex(wanted: Any, field: str) -> Test:
     try:
         compiled = re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError) as error:
-        raise InvalidInput(field, f"this is not a regex: {_told(error)}") from None
+        raise InvalidInput(
+            field, f"this is not a valid regular expression: {_reason(error)}"
+        ) from None
     if compiled.programsize > _MAX_PROGRAM:
         raise InvalidInput(field, "this regex is too large: its repetitions multiply")
     return lambda value: (
@@ -202,15 +206,15 @@ def _regex(wanted: Any, field: str) -> Test:
     )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     first = error.args[0] if error.args else "it does not compile"
     return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, str], Test]:
-    def made(wanted: Any, field: str) -> Test:
+    def build(wanted: Any, field: str) -> Test:
         if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
-            raise InvalidInput(field, "a number or a text")
+            raise InvalidInput(field, "must be a number or a string")
         numeric = not isinstance(wanted, str)
 
         def test(value: Any) -> bool:
@@ -221,7 +225,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, str], Test]:
 
         return test
 
-    return made
+    return build
 
 
 OPERATORS: dict[str, Callable[[Any, str], Test]] = {

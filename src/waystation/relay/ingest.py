@@ -59,7 +59,7 @@ class Ingest:
         if known is None or known.source.status != "active" or len(rest) > _MAX_PATH:
             raise NotFound("there is no such source, or it is paused")
         if known.source.provider == ALERTS_PROVIDER:
-            raise NotFound("this source is ours alone")
+            raise NotFound("only this installation itself sends to this source")
         self._relay.admit(known)
         webhook = Webhook(body, headers, query, method, f"/{rest}" if rest else "")
         if (text := hub_challenge(known, webhook)) is not None:

@@ -40,11 +40,13 @@ def compile_expression(text: str) -> dict[str, Any]:
         parsed: Any = Parser().parse(text).parsed
         growth = _growth(parsed)[0]
     except JMESPathError as error:
-        raise ValueError(f"this is not JMESPath: {str(error).splitlines()[0]}") from None
+        raise ValueError(
+            f"this is not a valid JMESPath expression: {str(error).splitlines()[0]}"
+        ) from None
     except RecursionError:
-        raise TooMuch("it is nested too deeply") from None
+        raise TooMuch("the expression is nested too deeply") from None
     if growth > _MAX_GROWTH:
-        raise TooMuch("it repeats its input too often")
+        raise TooMuch("the expression repeats its input too often")
     tree: dict[str, Any] = parsed
     return tree
 
@@ -58,7 +60,7 @@ def search(text: str, value: Any) -> Any:
 
 
 class _Stepping(TreeInterpreter):
-    """An interpreter that stops after so many steps."""
+    """An interpreter with a limited number of steps."""
 
     def __init__(self, options: jmespath.Options) -> None:
         super().__init__(options)
@@ -67,7 +69,7 @@ class _Stepping(TreeInterpreter):
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
         self._steps += 1
         if self._steps > _MAX_STEPS:
-            raise TooMuch("jmespath: it takes too many steps")
+            raise TooMuch("jmespath: the expression took too many steps")
         return super().visit(node, *args, **kwargs)
 
     def visit_function_expression(self, node: Any, value: Any) -> Any:
@@ -77,7 +79,7 @@ class _Stepping(TreeInterpreter):
 
 
 def _growth(node: dict[str, Any]) -> tuple[int, int]:
-    """How large a result can get: so many times its input, and so much more."""
+    """How large a result can get: a multiple of its input, and a constant on top."""
     kind = node["type"]
     if kind == "slice":
         return _ONE_TO_ONE
@@ -103,8 +105,8 @@ def _growth(node: dict[str, Any]) -> tuple[int, int]:
     return max(a for a, _ in parts), max(b for _, b in parts)
 
 
-def _for_each(listed: tuple[int, int], made: tuple[int, int]) -> tuple[int, int]:
-    each = max(1, made[0] + made[1])  # an element has at least one character
+def _for_each(listed: tuple[int, int], element: tuple[int, int]) -> tuple[int, int]:
+    each = max(1, element[0] + element[1])  # an element has at least one character
     return listed[0] * each, listed[1] * each
 
 
@@ -135,4 +137,4 @@ def _check_call(name: str, arguments: int) -> None:
 
 def _spelt_out(parts: list[tuple[int, int]]) -> None:
     if any(a > _MAX_SPELT_OUT for a, _ in parts):
-        raise TooMuch("what is compared or made a text repeats its input too often")
+        raise TooMuch("what is compared or turned into text repeats its input too often")

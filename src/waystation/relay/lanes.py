@@ -74,7 +74,7 @@ class Lanes:
             del self._lanes[connection_id]
 
     def current(self, connection: Connection) -> Lane:
-        """The lane of a connection that was just read: somebody may have seen to its endpoint."""
+        """The lane of a connection that was just read, unblocked if its owner has reset it."""
         lane = self.of(connection)
         if lane.broken and not connection.failure_streak:
             self.reset(connection.connection_id)
@@ -123,7 +123,7 @@ class Lanes:
             lane.blocked_until = self._clock() + min(_LONGEST_PAUSE, pause)
 
     def reset(self, connection_id: str) -> None:
-        """Somebody has seen to the endpoint: try it as if nothing had been."""
+        """Forget the failures: the owner says that the endpoint works again."""
         lane = self._lanes.get(connection_id)
         if lane is not None:
             lane.failures = 0

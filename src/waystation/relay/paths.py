@@ -160,7 +160,7 @@ def parse(text: str) -> Parts:
 def checked(text: object, field: str) -> Parts:
     """The parts of a path that a user gave, or a refusal that names the field."""
     if not isinstance(text, str):
-        raise InvalidInput(field, "a path is a text")
+        raise InvalidInput(field, "a path must be a string")
     try:
         return parse(text)
     except ValueError as error:

@@ -35,12 +35,12 @@ class Replays:
         if not connections:
             raise Conflict("the source has no connections")
         replay_id = new_id("rpl")
-        made = await self._relay.dispatch.again(event, connections, replay_id)
-        if not made:
+        deliveries = await self._relay.dispatch.again(event, connections, replay_id)
+        if not deliveries:
             raise Conflict("the event is changing; try again")
         for connection in connections:
             await self._relay.wake(connection.connection_id)
-        return replay_id, made
+        return replay_id, deliveries
 
     async def wanted(self, source_id: str, connection_ids: list[str]) -> list[Connection]:
         """The connections of a source to replay to: all of them, or those that were named."""
@@ -113,12 +113,12 @@ class Replays:
         """Replay the next few events, and remember how far we are; whether that was all."""
         connections = await self.wanted(replay.source_id, replay.connection_ids)
         events, position = await self._next(replay)
-        made = 0
+        created = 0
         for event in events:
-            made += len(await self._relay.dispatch.again(event, connections, replay.replay_id))
+            created += len(await self._relay.dispatch.again(event, connections, replay.replay_id))
         total = replay.events + len(events)
         done = position is None or total >= MAX_EVENTS
-        changes: list[Edit] = [add("events", len(events)), add("deliveries", made)]
+        changes: list[Edit] = [add("events", len(events)), add("deliveries", created)]
         changes.append(remove("position") if position is None else set_to("position", position))
         if done:
             changes.append(set_to("status", "done"))
@@ -131,7 +131,7 @@ class Replays:
         return done
 
     async def _save(self, replay: Replay, *changes: Edit) -> None:
-        """Progress, unless another process has made it already."""
+        """Record progress, unless another process has done so."""
         where = attr("position")
         same = where.absent() if replay.position is None else where == replay.position
         try:

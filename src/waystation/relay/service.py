@@ -54,7 +54,7 @@ Begin = Callable[[Event, list[Delivery]], None]
 
 
 class EventRef(msgspec.Struct):
-    """An event, as another process is told of it."""
+    """What the queue carries: enough to find an event."""
 
     source_id: str
     received_at: int
@@ -62,7 +62,7 @@ class EventRef(msgspec.Struct):
 
 
 class Receipt(msgspec.Struct):
-    """What a sender is told."""
+    """The answer to a webhook that was taken."""
 
     id: str
     status: Literal["received", "duplicate"]
@@ -183,8 +183,8 @@ class Relay:
         )
 
     async def record(self, known: Known, event: Event, digest: str | None) -> Receipt:
-        """Write an event, what is to become of it, and its usage in one transaction, unless it
-        was seen before."""
+        """Write an event, its deliveries and its usage in one transaction, unless it is a
+        duplicate."""
         deliveries = await self._planned(event)
         first = None
         try:
@@ -248,7 +248,7 @@ class Relay:
                 await self.batches.write(event.user_id, actions, tallies, event.size, new=True)
             except TransactionConflict as error:
                 raise Overloaded(
-                    "too many at once write for this account", retry_after=1.0
+                    "too many writers at the same time for this account", retry_after=1.0
                 ) from error
             except TransactionCancelled as error:
                 first = await self._refused(known, error.reasons, len(actions), digest)
@@ -256,7 +256,7 @@ class Relay:
                     return first
             else:
                 return event.event_id
-        raise Overloaded("the usage of this account changes too fast", retry_after=1.0)
+        raise Overloaded("this account's usage changes too fast", retry_after=1.0)
 
     def _tallies(self, known: Known, event: Event) -> list[Tally]:
         """The counters of one more event. Those of a second are the same for all its events."""
@@ -306,7 +306,7 @@ class Relay:
         return None
 
     async def expect_change(self, connection_id: str) -> None:
-        """Have somebody look at a connection even if we do not live to say so after its change."""
+        """Set a connection's timer before it changes, in case this process dies right after."""
         await self.timers.expect(connection_id, int(self.store.clock() * 1000) + RESCUE_MS)
 
     async def expect_changes(self, source_id: str) -> None:
@@ -314,7 +314,7 @@ class Relay:
             await self.expect_change(connection.connection_id)
 
     async def wake(self, name: str) -> None:
-        """Have somebody look at a source, connection or replay now."""
+        """Have a worker look at a source, connection or replay now."""
         await self.timers.ensure(name, int(self.store.clock() * 1000))
         if self.kick is not None:
             self.kick(name)

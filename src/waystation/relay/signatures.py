@@ -285,8 +285,8 @@ def custom(scheme: CustomScheme) -> Check:
             if not arrival.fresh(stamp, scheme.tolerance):
                 return False
             content = stamp.encode() + b"." + content
-        made = _hex if scheme.encoding == "hex" else _base64
-        wanted = scheme.prefix + made(secret, content, scheme.algorithm)
+        digest = _hex if scheme.encoding == "hex" else _base64
+        wanted = scheme.prefix + digest(secret, content, scheme.algorithm)
         given = arrival.header(scheme.header.lower())
         return same(given, wanted)
 
@@ -296,8 +296,8 @@ def custom(scheme: CustomScheme) -> Check:
 def paypal(arrival: Arrival, webhook_id: str, certificate: bytes) -> bool:
     """PayPal's check, with the certificate that its header names."""
     crc = zlib.crc32(arrival.body)
-    told = [arrival.header(f"paypal-transmission-{name}") for name in ("id", "time")]
-    content = "|".join([*told, webhook_id, str(crc)]).encode("utf-8", "replace")
+    parts = [arrival.header(f"paypal-transmission-{name}") for name in ("id", "time")]
+    content = "|".join([*parts, webhook_id, str(crc)]).encode("utf-8", "replace")
     if arrival.header("paypal-auth-algo").upper() != "SHA256WITHRSA":
         return False
     try:

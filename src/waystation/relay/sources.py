@@ -1,4 +1,4 @@
-"""Sources: made, shown, changed and deleted."""
+"""Sources: created, shown, changed and deleted."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             field = f"verification.{min(given)}"
             raise InvalidInput(field, f"{provider} has its own signature: only mode can be set")
         for name in ("header", "timestamp_header"):
-            told = given.get(name)
-            if told is not None and not HEADER_NAME.fullmatch(told):
-                raise InvalidInput(f"verification.{name}", "this is not the name of a header")
+            header = given.get(name)
+            if header is not None and not HEADER_NAME.fullmatch(header):
+                raise InvalidInput(f"verification.{name}", "this is not a valid header name")
         return Verification(mode=self.mode, scheme=CustomScheme(**given) if given else None)
 
 
@@ -100,7 +100,7 @@ class Sources:
 
     async def create(self, user_id: str, given: NewSource) -> Source:
         if given.provider not in PROVIDERS:
-            raise InvalidInput("provider", f"one of {', '.join(sorted(PROVIDERS))}")
+            raise InvalidInput("provider", f"must be one of {', '.join(sorted(PROVIDERS))}")
         now = iso(self._store.clock())
         source_id = new_id("src")
         source = Source(
@@ -119,7 +119,7 @@ class Sources:
         self._check(source, given.signing_secrets)
         user = await self._store.get(User.key(user_id))
         if user is None:
-            raise NotFound("the account is gone")
+            raise NotFound("the account no longer exists")
         limit = PLANS[user.plan].sources or HARD_LIMIT
         counted = Update(
             key_of(user),
@@ -130,19 +130,23 @@ class Sources:
         try:
             await self._store.transact(Put(source, when=absent()), Put(owner), counted)
         except TransactionCancelled:
-            raise Conflict(f"the plan {user.plan} has at most {limit} sources") from None
+            raise Conflict(f"the plan {user.plan} allows at most {limit} sources") from None
         await self._ensure_alerts(user_id)
         return source
 
     def _check(self, source: Source, secrets: list[str]) -> None:
         """Refuse a source that would trust anybody, or nobody."""
         if any(not secret or len(secret) > 1_000 or not secret.isascii() for secret in secrets):
-            raise InvalidInput("signing_secrets", "1 to 1,000 ASCII characters each")
+            raise InvalidInput(
+                "signing_secrets", "each secret must have 1 to 1,000 ASCII characters"
+            )
         for secret in secrets:
             try:
                 check_secret(source.provider, secret)
             except ValueError as error:
-                raise InvalidInput("signing_secrets", f"one of them is none: {error}") from None
+                raise InvalidInput(
+                    "signing_secrets", f"one of the secrets is not valid: {error}"
+                ) from None
         mode = "signature"
         if source.verification:
             mode = msgspec.json.decode(source.verification, type=Verification).mode
@@ -151,10 +155,14 @@ class Sources:
         if source.provider != "custom" and not secrets:
             raise InvalidInput(
                 "signing_secrets",
-                f'{source.provider} signs: give its secret, or say verification {{"mode": "none"}}',
+                f"{source.provider} signs its webhooks: give its secret, or set verification to "
+                '{"mode": "none"}',
             )
         if source.provider in SIGN_THE_URL and not (source.public_url or self._public_url):
-            raise InvalidInput("public_url", f"{source.provider} signs the URL that it calls")
+            raise InvalidInput(
+                "public_url",
+                f"{source.provider} signs the URL that it calls, so that URL must be given",
+            )
 
     async def of(self, user_id: str) -> list[Source]:
         """An account's sources, oldest first, and that of its alerts last."""
@@ -210,7 +218,9 @@ class Sources:
         long as they are kept."""
         source = await self.get(user_id, source_id)
         if source.provider == ALERTS_PROVIDER:
-            raise Conflict("the source of alerts stays; delete or pause its connections")
+            raise Conflict(
+                "the source of alerts cannot be deleted: delete or pause its connections instead"
+            )
         now = iso(self._store.clock())
         connections = await self._directory.list_connections(source_id)
         ended = [set_to("status", "deleted"), set_to("updated_at", now)]
@@ -239,7 +249,7 @@ class Sources:
         )
         owner = Owner(thing_id=source_id, user_id=user_id, source_id=source_id)
         if await self._store.get(key_of(source)) is None:
-            with suppress(TransactionCancelled):  # somebody else has just made it
+            with suppress(TransactionCancelled):  # somebody else has just created it
                 await self._store.transact(Put(source, when=absent()), Put(owner))
 
 
@@ -269,5 +279,7 @@ def _checked_url(url: str | None) -> str | None:
     except ValueError:
         good = False
     if not good or len(url) > MAX_URL or not all("!" <= c <= "~" for c in url):
-        raise InvalidInput("public_url", "a URL without a query that begins with https://")
+        raise InvalidInput(
+            "public_url", "must begin with https:// or http:// and have neither query nor fragment"
+        )
     return url.rstrip("/")

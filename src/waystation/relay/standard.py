@@ -45,7 +45,7 @@ def matches(secret: str, message_id: str, timestamp: str, body: bytes, signature
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret; ValueError when it is none."""
+    """The bytes of a secret; ValueError when it is not a valid one."""
     key = base64.b64decode(secret.removeprefix(PREFIX).removeprefix(PUBLIC_PREFIX), validate=True)
     if len(key) < _FEWEST_BYTES:
         raise ValueError(f"a secret has at least {_FEWEST_BYTES} bytes")

@@ -123,7 +123,7 @@ class Event(
 
     A body that is not UTF-8 is in `body_bytes`. `outcomes` has the state of every connection, as
     JSON, and `status` follows from it; `revision` counts the changes of both. `todo` is the
-    source's id until deliveries have been made.
+    source's id until its deliveries have been created.
     """
 
     event_id: str

@@ -48,7 +48,7 @@ class FieldMap(msgspec.Struct, tag="field_map", forbid_unknown_fields=True):
 
 
 class Steps(msgspec.Struct, tag="steps", forbid_unknown_fields=True):
-    """The body with changes, made one after the other."""
+    """Changes to the body, one after the other."""
 
     steps: list[Step]
 
@@ -83,20 +83,20 @@ def check_transform(transform: Transform) -> None:
 
 def _check_count(rules: list[Any], field: str) -> None:
     if len(rules) > MAX_RULES:
-        raise InvalidInput(field, f"at most {MAX_RULES}")
+        raise InvalidInput(field, f"at most {MAX_RULES} rules are allowed")
 
 
 def _check_step(step: Step, field: str) -> None:
     wanted = {"set": ["path", "value"], "remove": ["path"], "rename": ["source", "to"]}[step.op]
     for name in ("path", "value", "source", "to"):
-        told = f"{field}.{'from' if name == 'source' else name}"
+        place = f"{field}.{'from' if name == 'source' else name}"
         if (getattr(step, name) in (None, msgspec.UNSET)) == (name in wanted) and not (
             name == "value" and step.op == "set" and step.value is None
         ):
             what = "needs" if name in wanted else "does not take"
-            raise InvalidInput(told, f"{step.op} {what} it")
+            raise InvalidInput(place, f"the step {step.op} {what} this field")
         if name in wanted and name != "value":
-            _target(getattr(step, name), told)
+            _target(getattr(step, name), place)
 
 
 def _target(text: str, field: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _target(text: str, field: str) -> tuple[str, ...]:
     plain = text.removeprefix("$.").removeprefix("body.")
     parts = tuple(plain.split("."))
     if not all(parts) or len(parts) > _MAX_DEPTH or len(text) > 300 or "[" in text:
-        raise InvalidInput(field, "names with dots between them, such as customer.id")
+        raise InvalidInput(field, "must be names separated by dots, such as customer.id")
     return parts
 
 
@@ -114,20 +114,20 @@ def stored_transform(text: str | None) -> Transform:
 
 
 def apply(transform: Transform, webhook: Webhook) -> tuple[bytes, bool]:
-    """The body to send, and whether it was made anew as JSON. TransformFailed when it cannot be."""
+    """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
     if isinstance(transform, Passthrough):
         return webhook.content, False
     try:
-        made = _made(transform, webhook)
-        _check_size(made)
-        return msgspec.json.encode(made), True
+        result = _result(transform, webhook)
+        _check_size(result)
+        return msgspec.json.encode(result), True
     except TransformFailed:
         raise
     except Exception as error:
         raise TransformFailed(str(error) or type(error).__name__) from error
 
 
-def _made(transform: Transform, webhook: Webhook) -> Any:
+def _result(transform: Transform, webhook: Webhook) -> Any:
     match transform:
         case FieldMap(rules):
             result: dict[str, Any] = {}

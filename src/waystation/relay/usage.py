@@ -49,10 +49,10 @@ async def settle_refusal(store: Store, user_id: str, refused: object) -> None:
     """Begin a new month where that is why a tally was refused; otherwise raise the reason."""
     now = store.clock()
     if not isinstance(refused, User):
-        raise NotFound("the account is gone")
+        raise NotFound("the account no longer exists")
     if (refused.usage_period_start or "") >= month_of(now):
         raise TooManyRequests(
-            f"the plan {refused.plan} has {PLANS[refused.plan].events_per_month} events a month",
+            f"the plan {refused.plan} allows {PLANS[refused.plan].events_per_month} events a month",
             retry_after=next_month(now).timestamp() - now,
         )
     start = attr("usage_period_start")

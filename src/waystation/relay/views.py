@@ -38,8 +38,8 @@ class SourceView(msgspec.Struct, kw_only=True):
 
 
 def source_view(source: Source, keyring: Keyring, base_url: str) -> SourceView:
-    told = source.verification
-    verification = msgspec.json.decode(told, type=Verification) if told else Verification()
+    stored = source.verification
+    verification = msgspec.json.decode(stored, type=Verification) if stored else Verification()
     scheme = verification.scheme
     shown = {} if scheme is None else msgspec.structs.asdict(scheme)
     return SourceView(
@@ -61,7 +61,7 @@ def source_view(source: Source, keyring: Keyring, base_url: str) -> SourceView:
 
 
 class ConnectionView(msgspec.Struct, kw_only=True):
-    """A connection. Its headers' values and its secret are shown to nobody again."""
+    """A connection. Its headers' values and its secret are never shown again."""
 
     id: str
     source_id: str
@@ -244,7 +244,7 @@ def delivery_view(delivery: Delivery, attempts: list[Attempt]) -> DeliveryView:
 
 
 class ReplayView(msgspec.Struct, kw_only=True):
-    """A bulk replay: how many events it has come to, and the deliveries it has made."""
+    """A bulk replay: how many events it has come to, and the deliveries it has created."""
 
     id: str
     source_id: str

@@ -138,7 +138,7 @@ class Worker:
         return await self._stranded(name, look)
 
     async def _stranded(self, source_id: str, look: Look) -> int | None:
-        """Process events that nobody has in memory any more."""
+        """Process events whose process has died before it could."""
         query = Event.query(source_id, index="GSI2")
         before = self._now() - (_STRANDED_MS if look.due else 0)
         cursor = None
@@ -212,7 +212,7 @@ class Worker:
         return len(chosen)
 
     async def _claim(self, delivery: Delivery) -> bool:
-        """Make a delivery ours, unless somebody has been quicker."""
+        """Claim a delivery for this process, unless another has been quicker."""
         seen = attr("due_at") == delivery.due_at  # all of it is written: it must be as we read it
         delivery.claim, delivery.due_at = nanoid(), self._now() + CLAIM_MS
         try:

@@ -24,7 +24,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     def require(self, needed: Permission) -> None:
         if _RANKS[self.permissions] < _RANKS[needed]:
-            raise Forbidden(f"this takes the permission {needed}; the key has {self.permissions}")
+            raise Forbidden(f"this needs the permission {needed}; the key has {self.permissions}")
 
 
 class Callers(msgspec.Struct, frozen=True):

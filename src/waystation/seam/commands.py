@@ -45,7 +45,7 @@ class Call:
         return ApiClient(self.options.url or f"http://{shown}:{self.settings.port}", key)
 
     def show(self, value: object, text: str) -> None:
-        """Print a value for programs, or a text for people."""
+        """Print a value as JSON, or the text for people."""
         print(json.dumps(value) if self.options.json else text, flush=True)
 
 

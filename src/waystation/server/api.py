@@ -43,7 +43,7 @@ def build_api(
             principal = await callers.authenticate(connection.headers.get("authorization"))
         scope["account"] = principal.user_id
         if handler.opt.get("operators") and await callers.role(principal.user_id) != "operator":
-            raise NotFound("there is nothing here")
+            raise NotFound("there is nothing at this address")
         principal.require(handler.opt.get("needs") or _BY_METHOD.get(scope["method"], "write"))
         scope["user"] = principal
 
@@ -75,7 +75,7 @@ def _hidden() -> Router:
     """Litestar would serve the description itself; ours is at /openapi.json and /docs."""
 
     def gone(*_: object) -> None:
-        raise NotFound("there is nothing here")
+        raise NotFound("there is nothing at this address")
 
     return Router(
         path="/schema",

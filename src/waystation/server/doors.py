@@ -104,7 +104,7 @@ def _page(path: str, answer: Callable[[], Awaitable[Response]], *, programs: boo
 
     async def handle(request: Request) -> Response:
         if request.path.rstrip("/") != path:
-            raise NotFound("there is nothing here")
+            raise NotFound("there is nothing at this address")
         if request.method not in ("GET", "HEAD"):
             return Response(405, headers=[(b"allow", b"GET, HEAD")])
         response = await answer()

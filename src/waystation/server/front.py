@@ -203,11 +203,11 @@ def explained(
     if found is not None and found[0].status < 500:
         return found
     if isinstance(error, UnicodeDecodeError):
-        entry = problems.FieldError("body", "it is not UTF-8")
+        entry = problems.FieldError("body", "the body is not valid UTF-8")
         return problems.problem(400, entry.message, code="invalid_input", errors=[entry]), {}
     if isinstance(error, RecursionError):
         errors_log.warning("a body was nested too deeply", exc_info=error)
-        entry = problems.FieldError("body", "it is nested too deeply")
+        entry = problems.FieldError("body", "the body is nested too deeply")
         return problems.problem(400, entry.message, code="invalid_input", errors=[entry]), {}
     if isinstance(error, Overloaded):
         errors_log.warning("a request was refused: %s", error)

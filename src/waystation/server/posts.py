@@ -66,7 +66,7 @@ class IdempotentPosts:
             return
         if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
             raise InvalidInput(
-                "Idempotency-Key", f"a key is 1 to {MAX_KEY} printable ASCII characters"
+                "Idempotency-Key", f"must have 1 to {MAX_KEY} printable ASCII characters"
             )
         response = await self._once(scope, again, body, key)
         await send_response(response, send)

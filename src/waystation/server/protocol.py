@@ -1,6 +1,6 @@
 """HTTP on a socket: uvicorn's, with bounds on what comes before a request is one.
 
-Doors are answered past ASGI, which is worth a fifth to a third of all webhooks that can be taken in
+Doors are answered past ASGI, which is worth a sixth to a third more webhooks taken in
 (benchmarks/relay.md). That relies on uvicorn's inside, so its version is pinned, and a uvicorn that
 looks different inside is refused at the start.
 """

@@ -56,7 +56,7 @@ async def serve(
             def stop() -> None:
                 nonlocal until
                 if server.should_exit:
-                    server.force_exit = True  # told twice
+                    server.force_exit = True  # asked twice
                     return
                 log.info("stopping: finishing what was begun")
                 until = loop.time() + _GRACE_SECONDS
@@ -87,7 +87,7 @@ def _settle_garbage() -> None:
 
 
 async def _end(requests: set[asyncio.Task[None]]) -> None:
-    """Whoever was not finished in time is cancelled, and may put back what it holds."""
+    """Cancel the requests that were not finished in time; each may put back what it holds."""
     ending = list(requests)
     for task in ending:
         task.cancel()
@@ -138,7 +138,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         except OSError as error:
             raise SettingsError(
                 f"port {settings.port} of {settings.host} cannot be used: {error.strerror}; "
-                "another one: --port or WAYSTATION_PORT"
+                "choose another one with --port or WAYSTATION_PORT"
             ) from error
         listener.setblocking(False)
         yield listener

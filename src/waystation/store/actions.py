@@ -209,13 +209,13 @@ def _index_changes(
     key_fields: dict[str, object],
     creates: bool,
 ) -> list[Edit]:
-    """What index keys must become along with the fields that they are made of."""
+    """What index keys must become along with the fields that they are keys of."""
     touched = {str(change.path.parts[0]): change for change in changes}
     affected = templates.fields & touched.keys()
     if not affected:
         if creates and templates.fields <= key_fields.keys():
-            made = templates.render(key_fields)
-            return [set_if_absent(Path((name,)), value) for name, value in made.items()]
+            keys = templates.render(key_fields)
+            return [set_if_absent(Path((name,)), value) for name, value in keys.items()]
         return []
     fields = dict(key_fields)
     for field in affected:
@@ -228,8 +228,8 @@ def _index_changes(
     if missing := templates.fields - fields.keys():
         name = min(missing)
         raise InvalidRequest(f"index {templates.index.name} needs {name} too: set it", field=name)
-    made = templates.render(fields)
-    return [Assign(Path((name,)), Constant(made[name])) for name in names]
+    keys = templates.render(fields)
+    return [Assign(Path((name,)), Constant(keys[name])) for name in names]
 
 
 def _new_value(templates: IndexTemplates, field: str, change: Edit) -> object:

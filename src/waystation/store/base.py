@@ -56,7 +56,9 @@ class Store(ABC):
         """The table's name in the database."""
         name = self._scoped.get(table.name)
         if name is None:
-            raise InvalidRequest(f"table {table.name} is not one this store was opened with")
+            raise InvalidRequest(
+                f"table {table.name} is not among those that this store was opened with"
+            )
         return name
 
     # Reading
@@ -296,7 +298,7 @@ def resolve_filter(query: Query[Any], where: Condition | None) -> Condition | No
 
 
 def pick_spec(specs: Iterable[Spec], raw: RawItem) -> Spec | None:
-    """The item type that a stored item was made by."""
+    """The item type whose templates fit a stored item."""
     for spec in specs:
         if spec.matches(raw):
             return spec

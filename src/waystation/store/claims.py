@@ -19,7 +19,7 @@ class Claims(msgspec.Struct, frozen=True):
     until: str
 
     def free(self, now: int, token: str | None = None) -> Condition:
-        """That nobody has the row now, or that `token` has."""
+        """The condition that the row is free now, or held under `token`."""
         until = attr(self.until)
         free = until.absent() | (until <= now)
         return free if token is None else free | self.owned(token)

@@ -230,7 +230,7 @@ def _discarded(old: Value, members: Value) -> Value:
     if old is _MISSING:
         return _MISSING
     if type_of(old) != type_of(members):
-        raise InvalidRequest(f"cannot take {type_of(members)} out of {type_of(old)}")
+        raise InvalidRequest(f"cannot remove {type_of(members)} from {type_of(old)}")
     return old - members
 
 

@@ -56,11 +56,11 @@ class Path(msgspec.Struct, frozen=True):
 
 
 def path(*parts: Segment) -> Path:
-    """A path from one text such as `a.b[0]`, or from separate parts taken literally."""
+    """A path from a string such as `a.b[0]`, or from separate parts taken literally."""
     if not parts or not isinstance(parts[0], str) or "" in parts:
         raise InvalidRequest("a path starts with a field name")
     if any(not isinstance(part, str) and (type(part) is not int or part < 0) for part in parts):
-        raise InvalidRequest("a path goes on with names and positions from 0 on")
+        raise InvalidRequest("a path continues with names and positions from 0")
     return Path(parts) if len(parts) > 1 else _parsed(parts[0])
 
 
@@ -151,7 +151,7 @@ class Attr(_Comparable):
         return Attr(self.path.resolve(spec))
 
     def size(self) -> Size:
-        """The length of a text (UTF-16 units), binary, list, map or set."""
+        """The length of a string (in UTF-16 units), binary, list, map or set."""
         return Size(self.path)
 
     def exists(self) -> Function:
@@ -232,7 +232,7 @@ def _place_of(side: Operand) -> tuple[type, Path] | None:
 
 def _check_ordered(constant: Constant, op: str) -> None:
     if op not in ("=", "<>") and type_of(constant.value) not in ("S", "N", "B"):
-        raise InvalidRequest(f"{op} compares texts, numbers and binaries only")
+        raise InvalidRequest(f"{op} compares only strings, numbers and binary values")
 
 
 class Between(Condition):
@@ -278,7 +278,7 @@ class Function(Condition):
         if self.name == "begins_with":
             assert self.argument is not None
             if type_of(self.argument.value) not in ("S", "B"):
-                raise InvalidRequest("begins_with takes a text or a binary")
+                raise InvalidRequest("begins_with takes a string or a binary value")
         if self.name == "attribute_type":
             assert self.argument is not None
             if self.argument.value not in TYPE_NAMES:

@@ -122,7 +122,7 @@ class Query(Generic[T_co]):
         return self._up_to("<", first)
 
     def begins_with(self, prefix: str | bytes) -> Query[T_co]:
-        """Those whose next field begins with a text, or with bytes where the key is binary."""
+        """Those whose next field begins with a string, or with bytes where the key is binary."""
         if isinstance(prefix, bytes):
             return self._ranged(SortRange("begins_with", prefix))
         return self._ranged(SortRange("begins_with", self._prefix() + prefix))
@@ -166,7 +166,7 @@ class Query(Generic[T_co]):
 
 
 def _just_before(text: str) -> str:
-    """The last possible key before a text."""
+    """The last possible key before a string."""
     head, code = text[:-1], ord(text[-1])
     if code == 0:
         return head
@@ -208,7 +208,7 @@ def partition(item_types: Sequence[type[Item]], *parts: object) -> Query[Item]:
 
 
 def encode_cursor(table: Table, index: Index | None, last: RawItem) -> str:
-    """An opaque text that stands for the last item seen."""
+    """An opaque string that stands for the last item seen."""
     names = [key.name for key in (table.pk, table.sk) if key]
     if index is not None:
         names += [key.name for key in (index.pk, index.sk) if key]

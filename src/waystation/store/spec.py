@@ -163,9 +163,9 @@ class Spec:
             (table.pk.name, self.pk),
             (table.sk.name if table.sk else None, self.sk),
         ]
-        for made in self.indexes:
-            pairs.append((made.index.pk.name, made.pk))
-            pairs.append((made.index.sk.name if made.index.sk else None, made.sk))
+        for templates in self.indexes:
+            pairs.append((templates.index.pk.name, templates.pk))
+            pairs.append((templates.index.sk.name if templates.index.sk else None, templates.sk))
         return [template.text for name, template in pairs if template and name == attribute]
 
     def key(self, parts: Sequence[object]) -> Key[Any]:
@@ -185,11 +185,11 @@ class Spec:
         return self.key(self._parts_of(item))
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
-        """The attributes that are made of others: the key's and the indexes'."""
-        made = key.attributes()
+        """The attributes that are raw of others: the key's and the indexes'."""
+        raw = key.attributes()
         for templates in self.indexes:
-            made |= templates.of(item)
-        return made
+            raw |= templates.of(item)
+        return raw
 
     def rivals(self, index: Index | None) -> list[Template]:
         """The partition keys of other types whose sort keys may lie among this type's."""
@@ -214,7 +214,7 @@ class Spec:
         return None
 
     def matches(self, item: RawItem) -> bool:
-        """Whether a stored item was made by this type's templates."""
+        """Whether a stored item's key fits this type's templates."""
         if self.pk.match(item[self.table.pk.name]) is None:
             return False
         return self.sk is None or self.sk.match(item[self.table.sk.name]) is not None  # type: ignore[union-attr]
@@ -270,7 +270,7 @@ class Spec:
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
-        """The key fields that are not texts, and so must be parsed out of a text key."""
+        """The key fields that are not strings, and so must be parsed out of a string key."""
         plain = {f for t in (self.pk, self.sk) if t and t.plain for f in t.fields}
         wanted = set(self.key_fields) - plain
         return {f: kind for f, kind in self.field_types.items() if f in wanted and kind is not str}

@@ -70,7 +70,7 @@ class Table:
         if ttl in {key.name for key in self.key_attributes()}:
             raise DeclarationError(f"table {name}: the TTL attribute cannot be a key")
         if len(self.indexes) != len(indexes):
-            raise DeclarationError(f"table {name}: two indexes have one name")
+            raise DeclarationError(f"table {name}: two indexes have the same name")
         types = {key.name: key for key in self.key_attributes()}
         for key in self.key_attributes():
             if types[key.name] != key:

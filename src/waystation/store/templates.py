@@ -32,7 +32,7 @@ class Template:
     """A parsed key template.
 
     `{field}` alone keeps the field's own type, which is how number and binary keys are
-    declared; anything else makes a text. `{attempt:03d}` pads a number so that it sorts.
+    declared; anything else makes a string. `{attempt:03d}` pads a number so that it sorts.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Template:
         return re.compile(pattern, re.DOTALL)
 
     def render(self, values: Sequence[object]) -> KeyValue:
-        """The key made of these field values."""
+        """The key for these field values."""
         if len(values) == 1:
             value = values[0]
             if self.plain:
@@ -130,7 +130,7 @@ class Template:
         return first + after, first + after + ("" if last else LAST)
 
     def match(self, key: KeyValue) -> dict[str, object] | None:
-        """The field values in a key, or None when the key was not made by this template."""
+        """The field values in a key, or None when the key does not fit this template."""
         if self.plain:
             return {self.fields[0]: key}
         if not isinstance(key, str):

@@ -88,7 +88,7 @@ def _text(value: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidRequest("a text contains half a surrogate pair") from None
+            raise InvalidRequest("a string contains half a surrogate pair") from None
     return value
 
 
@@ -104,7 +104,7 @@ def _normalise_set(value: set[Any] | frozenset[Any]) -> set[Value]:
     members = {normalise(member) for member in value}
     kinds = {_TYPES[type(member)] for member in members}
     if len(kinds) > 1 or not kinds <= {"S", "N", "B"}:
-        raise InvalidRequest("a set holds only texts, only numbers or only binaries")
+        raise InvalidRequest("a set holds only strings, only numbers or only binary values")
     return members
 
 

@@ -254,10 +254,10 @@ class SqsQueue(Queue):
         )
 
     async def _create(self, name: str, attributes: dict[str, str]) -> str:
-        made = {**attributes, "MessageRetentionPeriod": str(RETENTION_SECONDS)}
+        wanted = {**attributes, "MessageRetentionPeriod": str(RETENTION_SECONDS)}
         if self.spec.ordered:
-            made |= FIFO
-        answer = await self._call("CreateQueue", {"QueueName": name, "Attributes": made})
+            wanted |= FIFO
+        answer = await self._call("CreateQueue", {"QueueName": name, "Attributes": wanted})
         return str(answer["QueueUrl"])
 
     async def _url(self, name: str) -> str:

@@ -137,15 +137,15 @@ class DynamoFeed(ChangeFeed):
     async def _refresh_shards(self) -> None:
         """Learn of new shards; the stream names only those whose records it still keeps."""
         described = await self._describe()
-        current = {told["ShardId"] for told in described}
+        current = {shard["ShardId"] for shard in described}
         if self._checkpoints is None:
             saved = self._store.iterate(Checkpoint.query(self.table.name, self.consumer))
             self._checkpoints = {found.shard: found async for found in saved}
             unread = [found for found in self._checkpoints.values() if not found.finished]
             self.lost = any(found.shard not in current for found in unread)
-        for told in described:
-            if told["ShardId"] not in self._shards:
-                shard = _Shard(told["ShardId"], told.get("ParentShardId"))
+        for description in described:
+            if description["ShardId"] not in self._shards:
+                shard = _Shard(description["ShardId"], description.get("ParentShardId"))
                 checkpoint = self._checkpoints.get(shard.id)
                 if checkpoint is not None:
                     shard.sequence, shard.finished = checkpoint.sequence, checkpoint.finished
@@ -164,17 +164,17 @@ class DynamoFeed(ChangeFeed):
         shards: list[dict[str, Any]] = []
         request: dict[str, Any] = {"StreamArn": self._stream}
         while True:
-            told = (await self._call("DescribeStream", request))["StreamDescription"]
-            shards += told["Shards"]
-            last = told.get("LastEvaluatedShardId")
+            stream = (await self._call("DescribeStream", request))["StreamDescription"]
+            shards += stream["Shards"]
+            last = stream.get("LastEvaluatedShardId")
             if last is None:
                 return shards
             request["ExclusiveStartShardId"] = last
 
     async def _find_stream(self) -> str:
         name = self._store.table_name(self.table)
-        told = await self._store.call("DescribeTable", {"TableName": name}, table=name)
-        stream = told["Table"].get("LatestStreamArn")
+        answer = await self._store.call("DescribeTable", {"TableName": name}, table=name)
+        stream = answer["Table"].get("LatestStreamArn")
         if stream is None:
             raise TableMismatch(f"table {name} has no stream: run ensure_tables")
         return str(stream)
@@ -228,16 +228,16 @@ class DynamoFeed(ChangeFeed):
 
 def changes_of(table: Table, record: dict[str, Any]) -> list[Change]:
     """A record of a table's stream, as typed changes."""
-    told = record["dynamodb"]
-    old, new = told.get("OldImage"), told.get("NewImage")
+    change = record["dynamodb"]
+    old, new = change.get("OldImage"), change.get("NewImage")
     identity = record.get("userIdentity") or {}
     return list(
         typed_changes(
             table,
-            told["SequenceNumber"],
+            change["SequenceNumber"],
             None if old is None else item_from_wire(old),
             None if new is None else item_from_wire(new),
-            float(told["ApproximateCreationDateTime"]),
+            float(change["ApproximateCreationDateTime"]),
             _identity(identity, "type") == "Service",
         )
     )

@@ -21,16 +21,16 @@ _IMAGES = "NEW_AND_OLD_IMAGES"
 def definition(table: Table) -> dict[str, Any]:
     """A table's keys, indexes and stream, as CreateTable and CloudFormation both write them."""
     attributes = {key.name: key.type for key in table.key_attributes()}
-    made: dict[str, Any] = {
+    request: dict[str, Any] = {
         "AttributeDefinitions": _attribute_definitions(attributes),
         "KeySchema": _key_schema(table.pk, table.sk),
         "BillingMode": "PAY_PER_REQUEST",
     }
     if table.indexes:
-        made["GlobalSecondaryIndexes"] = [_index(index) for index in table.indexes.values()]
+        request["GlobalSecondaryIndexes"] = [_index(index) for index in table.indexes.values()]
     if table.stream:
-        made["StreamSpecification"] = {"StreamViewType": _IMAGES}
-    return made
+        request["StreamSpecification"] = {"StreamViewType": _IMAGES}
+    return request
 
 
 def _attribute_definitions(attributes: Mapping[str, str]) -> list[dict[str, str]]:

@@ -252,7 +252,7 @@ class SqliteStore(Store):
         try:
             return self._layouts[table.name]
         except KeyError:
-            raise InvalidRequest(f"table {table.name} is not one this store has") from None
+            raise InvalidRequest(f"this store has no table {table.name}") from None
 
 
 def _reader_of(

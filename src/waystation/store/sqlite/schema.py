@@ -323,5 +323,5 @@ def column(value: Any) -> Any:
 
 
 def _storable(number: int | Decimal) -> int | float:
-    """A TTL as SQLite can hold it; none that matters is too large to be exact."""
+    """A TTL as SQLite can hold it. Those that matter are small enough to be exact."""
     return number if isinstance(number, int) and abs(number) < 2**63 else float(number)

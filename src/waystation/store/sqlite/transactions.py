@@ -48,7 +48,7 @@ Step = tuple["Layout", "Write", Found, "Row | None"]
 class RowWrites:
     """Carries out writes inside the transaction that the writer has opened.
 
-    A put comes with its row, made beforehand; an update's is made here.
+    A put comes with its row, built beforehand; an update's is built here.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
@@ -246,7 +246,7 @@ def _fingerprint(pairs: list[tuple[Write, Row | None]]) -> bytes:
         expressions = Expressions()
         condition = "" if write.condition is None else expressions.condition(write.condition)
         changes = expressions.update(write.changes)
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "kind": write.kind,
             "key": [write.key.spec.table.name, write.key.pk, write.key.sk],
             "item": None if row is None else row[2],
@@ -255,5 +255,5 @@ def _fingerprint(pairs: list[tuple[Write, Row | None]]) -> bytes:
             "names": expressions.names,
             "values": expressions.values,
         }
-        digest.update(values.pack(told))
+        digest.update(values.pack(content))
     return digest.digest()
