@@ -34,12 +34,27 @@ def test_other_rooms_import_what_a_room_exports() -> None:
     assert len(ROOMS) > 10
 
 
+def imports(path: Path) -> set[str]:
+    """The rooms that a file imports from."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    found = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {module.split(".")[1] for module in found if module.startswith("waystation.")}
+
+
+def systems() -> set[str]:
+    """Whatever has a `system.py`, so that a new one is held to the same."""
+    return {path.parent.name for path in ROOT.glob("*/system.py")} - {"seam"}
+
+
 def test_only_the_list_names_a_system() -> None:
     """Server and command line would have to be changed for every new system otherwise."""
-    systems = {path.parent.name for path in ROOT.glob("*/system.py")} - {"seam"}
-    assert len(systems) == 6
+    assert {"accounts", "relay"} < systems()
     for path in [ROOT / "cli.py", ROOT / "settings.py", *(ROOT / "server").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                room = [*node.module.split("."), ""][1]
-                assert room not in systems - {"accounts"}, (path, node.module)
+        assert not imports(path) & systems(), path
+
+
+def test_systems_know_neither_each_other_nor_the_server() -> None:
+    for name in systems():
+        strange = (systems() - {name, "accounts"}) | {"server", "cli", "systems"}
+        for path in (ROOT / name).rglob("*.py"):
+            assert not imports(path) & strange, path

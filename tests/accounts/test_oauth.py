@@ -237,7 +237,7 @@ async def test_a_sign_in_comes_back_from_where_it_was_sent(
     url, cookie = await begin(server, "github")
     code, state = local.authorize(url)
     refused = await finish(server, code, state, cookie, "google")
-    assert (refused.status, "begun elsewhere" in refused.json["detail"]) == (401, True)
+    assert (refused.status, "another browser" in refused.json["detail"]) == (401, True)
 
 
 async def test_a_sign_in_comes_back_within_ten_minutes(

@@ -472,7 +472,7 @@ async def test_steps_that_would_not_fit_are_refused_before_they_are_done(
         await run.step("two", large)
 
     for _ in range(2):
-        with pytest.raises(ValueError, match="step too many"):
+        with pytest.raises(ValueError, match="too many steps"):
             await once.run("test", name, work)
     assert done == 1
 

@@ -72,6 +72,6 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         load_or_create_key(path)
 
 
-def test_a_key_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be made"):
+def test_a_key_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be created"):
         load_or_create_key(tmp_path / "missing" / "waystation.key")

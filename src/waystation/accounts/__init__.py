@@ -2,6 +2,6 @@
 
 from waystation.accounts.plans import PLANS, Limits
 from waystation.accounts.service import Accounts
-from waystation.accounts.tables import Identity, KeyCheck, Plan, User, main
+from waystation.accounts.tables import Identity, Plan, User, main
 
-__all__ = ["PLANS", "Accounts", "Identity", "KeyCheck", "Limits", "Plan", "User", "main"]
+__all__ = ["PLANS", "Accounts", "Identity", "Limits", "Plan", "User", "main"]

@@ -146,7 +146,9 @@ class SignInElsewhere:
         begun = await self._take(state)
         same = hmac.compare_digest(begun.cookie_hash, secret_hash(cookie or ""))
         if begun.provider != name or not same:
-            raise Unauthenticated("this sign-in was started in another browser: start again")
+            raise Unauthenticated(
+                "this sign-in was started in another browser, or with another provider: start again"
+            )
         try:
             token = await self._exchange(provider, name, code, begun.verifier)
             person = await self._person(provider, token)

@@ -123,12 +123,4 @@ class SignIn(Item, table=sessions, pk="SIGNIN#{state_hash}", kw_only=True):
     expires_at: int
 
 
-class KeyCheck(Item, table=sessions, pk="KEYCHECK#{check_id}", kw_only=True):
-    """Something encrypted, to know the key again by."""
-
-    check_id: str
-    sealed: bytes
-    expires_at: int | None = None
-
-
 TABLES = [main, sessions]

@@ -18,7 +18,7 @@ from waystation.patterns.redaction import excerpt, masked_fields, redact
 from waystation.patterns.slack import slack_signature, slack_signed
 from waystation.patterns.timedwork import Look, TimedWork, guarded
 from waystation.patterns.timers import RESCUE_MS, Timer, Timers, timers
-from waystation.patterns.vault import MIN_KEY_CHARACTERS, Vault, load_or_create_key
+from waystation.patterns.vault import MIN_KEY_CHARACTERS, KeyCheck, Vault, load_or_create_key
 
 __all__ = [
     "MAX_CURSOR",
@@ -26,6 +26,7 @@ __all__ = [
     "RESCUE_MS",
     "Cursors",
     "Idempotency",
+    "KeyCheck",
     "Lease",
     "Leases",
     "Limit",

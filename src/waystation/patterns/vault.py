@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from waystation.errors import SettingsError
+from waystation.store import Item, checkpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,14 @@ class Vault:
             raise SettingsError(
                 f"{context} cannot be decrypted: is secret_key the one it was written with?"
             ) from error
+
+
+class KeyCheck(Item, table=checkpoints, pk="KEYCHECK#{check_id}", sk="CHECK", kw_only=True):
+    """Something sealed with the key that a database is written with, to know it again by."""
+
+    check_id: str
+    sealed: bytes
+    expires_at: int | None = None
 
 
 def load_or_create_key(path: Path) -> str:

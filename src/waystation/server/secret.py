@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.accounts import KeyCheck
 from waystation.errors import ConditionFailed, SettingsError
-from waystation.patterns import Vault
+from waystation.patterns import KeyCheck, Vault
 from waystation.store import absent
 
 if TYPE_CHECKING:
