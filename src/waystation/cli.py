@@ -67,14 +67,19 @@ def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", type=Path, help="a TOML file of settings")
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="the same")
-    shared.add_argument("--json", action="store_true", help="for programs")
+    shared.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="a settings file")
+    shared.add_argument("--json", action="store_true", help="print JSON, for programs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", parents=[shared], help="start everything in one process")
     serve.add_argument("--host", help="the address to listen on")
     serve.add_argument("--port", type=int, help="the port to listen on")
-    serve.add_argument("--role", choices=["all", "api", "worker"], default="all")
+    serve.add_argument(
+        "--role",
+        choices=["all", "api", "worker"],
+        default="all",
+        help="answer requests, do the background work, or both",
+    )
     serve.set_defaults(run=_serve)
 
     doctor = commands.add_parser(
@@ -85,7 +90,7 @@ def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
     tables = commands.add_parser(
         "tables", parents=[shared], help="show every table, or write the template"
     )
-    tables.add_argument("--cloudformation", action="store_true", help="the deployment template")
+    tables.add_argument("--cloudformation", action="store_true", help="write the AWS template")
     tables.set_defaults(run=_tables)
 
     for system in systems:

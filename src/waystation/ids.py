@@ -9,9 +9,9 @@ from functools import lru_cache
 from hashlib import sha256
 
 _ALPHABET = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-"
-_TO_ALPHABET = _ALPHABET * 4
+_TO_ALPHABET = _ALPHABET * 4  # 256 bytes, so that every character is equally likely
 _SORTED = bytes(sorted(_ALPHABET))
-"""256 is a multiple of 64, so that every character is equally likely."""
+"""In byte order, so that numbers written with these characters sort."""
 
 _BASE36 = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _TO_BASE36 = (_BASE36 * 8)[:256]

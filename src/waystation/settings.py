@@ -226,7 +226,7 @@ def load_settings(
         if name.startswith(PREFIX):
             field = names.known(name, name)
             if not text.strip() and field != "env":
-                continue  # set to nothing is not set; no environment is one
+                continue  # empty means not set, except for env
             split = [part.strip() for part in text.split(",") if part.strip()]
             value = split if names.is_list(field) else text
             found[field] = names.convert(name, field, value, strict=False)

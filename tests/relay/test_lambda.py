@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tests.relay.hub import hub_at
+from tests.server.events import sqs_record
+from tests.support.site import SECRET
+from waystation.relay.connections import NewConnection
+from waystation.relay.paths import Webhook
+from waystation.relay.sources import NewSource
 from waystation.relay.tables import RECEIVED
+from waystation.seam import settings_of
 from waystation.server.app import build_app
-from waystation.server.aws_lambda import answer, work_off
+from waystation.server.aws_lambda import Handlers, answer, work_off
+from waystation.server.runtime import running
+from waystation.settings import load_settings
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
     from tests.support.receiver import Receiver
     from waystation.clock import ManualClock
+    from waystation.relay.service import Relay
 
 
 def request(path: str, body: str) -> dict[str, Any]:
@@ -73,3 +87,30 @@ async def test_the_schedule_does_what_is_due(clock: ManualClock, receiver: Recei
         clock.advance(34)
         await hub.runtime.tend()
         assert len(receiver.got) == 2
+
+
+async def test_what_a_function_was_given_is_delivered_before_it_answers(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lambda may freeze the process as soon as a handler returns."""
+    monkeypatch.setenv("WAYSTATION_STORE", f"sqlite:///{tmp_path / 'w.db'}")
+    monkeypatch.setenv("WAYSTATION_BLOBS", f"file:{tmp_path / 'blobs'}")
+    monkeypatch.setenv("WAYSTATION_SECRET_KEY", SECRET)
+    async with running(load_settings(settings_of(SYSTEMS))) as runtime:
+        user = await runtime.provided["accounts"].find_or_open("ann@example.com")
+        relay: Relay = runtime.provided["relay"]
+        source = await relay.sources.create(user.user_id, NewSource(name="x"))
+        given = NewConnection(name="x", destination_url=receiver.url)
+        await relay.connections.create(source, given)
+        known = await relay.directory.source(source.source_id)
+        assert known is not None
+        await relay.receive(known, Webhook(b"{}", {}), "127.0.0.1")
+        [message] = await runtime.queues[RECEIVED].receive()
+    handlers, loop = Handlers(logs=False), asyncio.get_running_loop()
+    record = sqs_record(1, queue="dev-relay-received", body=message.decode())
+    with ThreadPoolExecutor(1) as thread:  # as Lambda's runtime, it has a thread of its own
+        event = {"Records": [record]}
+        failed = await loop.run_in_executor(thread, handlers.sqs, event, None)
+        arrived = len(receiver.got)
+        await loop.run_in_executor(thread, handlers.close)
+    assert (failed, arrived) == ({"batchItemFailures": []}, 1)

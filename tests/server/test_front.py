@@ -379,3 +379,29 @@ async def test_the_probes_are_not_logged(server: Site, caplog: pytest.LogCapture
     for path in ("/healthz", "/readyz", "/metrics"):
         await server.get(path)
     assert not [r for r in caplog.records if r.name == "waystation.access"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/deep/door", 200),
+        ("/deep/door/behind", 200),
+        ("/deep", 404),
+        ("/deep/doorway", 404),
+        ("/deep/other", 404),
+        ("//deep/door", 404),
+    ],
+)
+async def test_a_door_opens_at_its_prefix_and_below(path: str, status: int) -> None:
+    async def opened(asked: Request) -> Response:
+        return Response(200)
+
+    deep = Front({"deep": Door("/deep/door", opened)}, api, Metrics())
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        await deep(scope, receive, send)
+
+    for app in (deep, wrapped):
+        async with listening(app) as url:
+            answer = await raw(url, request(path))
+        assert answer.startswith(f"HTTP/1.1 {status}".encode())

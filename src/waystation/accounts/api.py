@@ -104,7 +104,7 @@ class AccountController(Controller):
     path = "/v1"
     tags = ("Accounts",)
 
-    @get("/me", summary="The account of whoever asks")
+    @get("/me", summary="The caller's own account")
     async def me(self, request: AnyRequest, accounts: Service) -> Me:
         user = await accounts.get(request.user.user_id)
         return Me(

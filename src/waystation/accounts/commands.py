@@ -15,9 +15,16 @@ def add_commands(commands: Commands) -> None:
     create = keys.add(
         "create", create_key, help="create a key, and an operator's account if there is none"
     )
-    create.add_argument("email")
-    create.add_argument("--permissions", choices=["read", "write", "admin"], default="admin")
-    create.add_argument("--name", default="created on the command line")
+    create.add_argument("email", help="whose account the key is for")
+    create.add_argument(
+        "--permissions",
+        choices=["read", "write", "admin"],
+        default="admin",
+        help="what the key may do; admin by default",
+    )
+    create.add_argument(
+        "--name", default="created on the command line", help="what the key is listed as"
+    )
 
 
 async def create_key(call: Call) -> None:

@@ -55,7 +55,7 @@ class ApiKeys:
             raise NotFound("there is no such key") from None
 
     async def check(self, secret: str) -> ApiKey:
-        """The key that a secret opens with; Unauthenticated when it was revoked or never was."""
+        """The key with this secret; Unauthenticated when it was revoked or never existed."""
         page = await self._store.query(ApiKey.query(secret_hash(secret), index="GSI2"))
         # The index may lag behind; the key itself does not.
         key = await self._store.get(key_of(page.items[0])) if page.items else None

@@ -207,7 +207,7 @@ class SignInElsewhere:
         subject = user.get("sub") or user.get("id") if isinstance(user, dict) else None
         email = _primary(emails[0]) if emails else _verified(user)
         if subject is None or email is None:
-            raise Forbidden("there is no verified email with that account")
+            raise Forbidden("that account has no verified email: verify one there first")
         name = user.get("name") or user.get("login") or email.partition("@")[0]
         return Person(str(subject), email, str(name)[:100])
 

@@ -18,14 +18,18 @@ class AccountSettings(SystemSettings, frozen=True, kw_only=True):
     signups: Annotated[bool, Meta(description="whether anybody may open an account")] = True
     signup_plan: Annotated[Plan, Meta(description="the plan of those who sign up")] = "free"
     github_client_id: Annotated[str | None, Meta(description="turns on sign-in with GitHub")] = None
-    github_client_secret: Annotated[Secret | None, Meta(description="goes with the id")] = None
+    github_client_secret: Annotated[
+        Secret | None, Meta(description="the secret of that client")
+    ] = None
     google_client_id: Annotated[str | None, Meta(description="turns on sign-in with Google")] = None
-    google_client_secret: Annotated[Secret | None, Meta(description="goes with the id")] = None
+    google_client_secret: Annotated[
+        Secret | None, Meta(description="the secret of that client")
+    ] = None
 
     def check(self, shared: Settings) -> None:
         for provider in ("github", "google"):
             id_, secret = f"{provider}_client_id", f"{provider}_client_secret"
             if (getattr(self, id_) is None) != (getattr(self, secret) is None):
-                raise SettingsError(f"{id_} and {secret} go together")
+                raise SettingsError(f"{id_} and {secret} must be set together")
             if getattr(self, id_) is not None and shared.public_url is None:
-                raise SettingsError(f"public_url: sign-in with {provider} needs it")
+                raise SettingsError(f"public_url: must be set for sign-in with {provider}")

@@ -18,7 +18,9 @@ class DeskSettings(SystemSettings, frozen=True, kw_only=True):
         Secret | None, Meta(description="the secret that support events are signed with")
     ] = None
     richpanel_url: Annotated[str | None, Meta(description="where Richpanel's API is")] = None
-    richpanel_api_key: Annotated[Secret | None, Meta(description="its key")] = None
+    richpanel_api_key: Annotated[Secret | None, Meta(description="the key for Richpanel's API")] = (
+        None
+    )
     desk_outbound: Annotated[
         bool, Meta(description="whether the desk may act, rather than record what it would do")
     ] = False

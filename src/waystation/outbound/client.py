@@ -67,20 +67,20 @@ class Outbound:
         """Send one request and say what came back. Never raises for what the other side does."""
         begun = time.perf_counter()
         status, content, whole, error = 0, b"", False, None
-        answered: Mapping[str, str] = {}
+        reply_headers: Mapping[str, str] = {}
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
         try:
             async with self._opened().request(
                 method, url, data=body, headers=headers, timeout=limit, allow_redirects=False
             ) as response:
-                status, answered = response.status, response.headers
+                status, reply_headers = response.status, response.headers
                 content, whole = await _beginning(response, most)
         except TimeoutError:
             error = None if status else f"no answer within {seconds:g} seconds"
         except (aiohttp.ClientError, OSError, ValueError) as failure:
             error = None if status else _explained(failure)
         elapsed = int((time.perf_counter() - begun) * 1000)
-        return Reply(status, content, elapsed, error, answered, whole)
+        return Reply(status, content, elapsed, error, reply_headers, whole)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -211,7 +211,7 @@ class WriteBatches:
                 kept.append(entry)
         if len(kept) < len(batch):
             return kept
-        await self._one_by_one(kept)  # a counter stands in the way: of whom, shows
+        await self._one_by_one(kept)  # a counter refused: this shows for whom
         return []
 
     async def _one_by_one(self, batch: list[_Entry]) -> None:

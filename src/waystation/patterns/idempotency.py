@@ -318,7 +318,7 @@ class Idempotency:
         try:
             packed = _encode(value)
             self.check_size(packed)
-        except Exception as error:  # noqa: BLE001 - every caller must hear of it
+        except Exception as error:  # noqa: BLE001 - encoding runs the value's own code
             return (*done, set_to("result_lost", f"{type(error).__name__}: {error}"[:200]))
         return (*done, set_to("result", packed))
 
@@ -354,7 +354,7 @@ class Idempotency:
                 await self._store.update(closing.key, *closing.changes, when=closing.when)
             except ConditionFailed as failed:
                 lease.ended = True
-                return _made_of_it(failed)
+                return _successors_record(failed)
             except (StoreUnavailable, TransactionConflict):
                 # Perhaps it was carried out: then the next try finds the work completed.
                 if not lease.held:
@@ -372,7 +372,7 @@ class Idempotency:
         return _decoded(record.result, result)
 
 
-def _made_of_it(failed: ConditionFailed) -> Record:
+def _successors_record(failed: ConditionFailed) -> Record:
     """The record that stands where we wanted to complete ours."""
     record = failed.item
     if record is None or record.status == "open":

@@ -99,7 +99,7 @@ class Leases:
             try:
                 row = await self.store.update(key, *taking, when=free, returning="new")
             except OutcomeUnknown:
-                # With our own token the same again is safe, and tells.
+                # With our own token a repetition is safe, and shows who has the lease.
                 row = await self.store.update(key, *taking, when=free, returning="new")
             return Lease(self, key, token, row, begun)
 
@@ -273,7 +273,7 @@ class Lease:
                     await self.refresh()
             except LeaseLost:
                 break
-            except Exception as error:  # noqa: BLE001 - it is the entry's to raise
+            except Exception as error:  # noqa: BLE001 - the next try may succeed
                 log.warning("%s could not be refreshed: %s", self.key, error)
                 if not self.held:
                     self._lose()

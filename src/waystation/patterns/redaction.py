@@ -67,12 +67,12 @@ _POSTCODE = re.compile(r"\b[A-Z]{1,2}\d[A-Z\d]?\s\d[A-Z]{2}\b|\b[A-Z]{2}\s\d{5}(
 _PLAIN = {0xA0: " ", 0x202F: " ", **dict.fromkeys(range(0x2010, 0x2016), "-"), 0x2212: "-"}
 """Spaces and hyphens that only look different."""
 
-_HIDDEN = re.compile(
+_HIDDEN = re.compile(  # names of fields whose content is never shown
     r"(?:^|_)(?:authorization|cookie|key|password|password_hash|secret|signature|token|"
     r"code_verifier|email|phone|address|body|headers)$|^code$"
 )
 _WORD_IN_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""Names of fields whose content is never shown."""
+"""Where a new word begins in a camelCase name."""
 
 
 def redact(text: str) -> str:

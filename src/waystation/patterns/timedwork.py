@@ -43,7 +43,7 @@ class Look:
         return self._owner.stopping
 
     async def keep(self) -> None:
-        """Go on for longer: others stay away, if it is time to tell them."""
+        """Work for longer: renew the timer if it is due soon, so that others stay away."""
         timer, timers = self._timer, self._owner.timers
         if timer is not None and timer.due_at - timers.now() < RESCUE_MS:
             await timers.hold(timer)

@@ -43,9 +43,9 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_NAME - 25:
-            raise DeclarationError(f"the name of queue {self.name!r} is empty or too long")
+            raise DeclarationError(f"queue {self.name!r}: use 1 to {MAX_NAME - 25} characters")
         if not all(c.isalnum() or c in "-_" for c in self.name) or not self.name.isascii():
-            raise DeclarationError(f"queue {self.name!r}: letters, digits, - and _ only")
+            raise DeclarationError(f"queue {self.name!r}: use only letters, digits, - and _")
         if not 1 <= self.visibility <= MAX_VISIBILITY:
             raise DeclarationError(f"queue {self.name}: visibility is 1 second to 12 hours")
         if not 1 <= self.max_receives <= 1000:
@@ -213,7 +213,7 @@ class Queues(ABC):
         await self.close()
 
 
-async def finished(receiving: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T:
+async def undo_if_cancelled(receiving: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T:
     """The outcome of a receive; if its caller goes away meanwhile, what was received goes back."""
     task = asyncio.ensure_future(receiving)
     try:

@@ -107,7 +107,7 @@ class Consumer:
                 raise
             else:  # the handler itself awaited something that was cancelled
                 await self._failed(message, keeping)
-        except Exception:  # noqa: BLE001 - what is counted is how often the work was done
+        except Exception:  # noqa: BLE001 - whatever it is, the message comes again
             await self._failed(message, keeping)
         else:
             await self._acknowledge(message)
@@ -142,7 +142,7 @@ class Consumer:
                 ours_until = begun + seconds
             except MessageLost:
                 break
-            except Exception as error:  # noqa: BLE001 - it is the entry's to raise
+            except Exception as error:  # noqa: BLE001 - the next try may succeed
                 log.warning("message %s could not be extended: %s", message.id, error)
                 if loop.time() >= ours_until:
                     break

@@ -26,8 +26,8 @@ from waystation.queues.base import (
     check_names,
     check_release,
     check_visibility,
-    finished,
     message_id,
+    undo_if_cancelled,
 )
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class EmbeddedQueue(Queue):
             visible = self._next_visible()
             if visible is not None and visible <= now:
                 job = partial(self._take, limit=limit, visibility=visibility)
-                taking = finished(self._writer.run(job), self._put_back)
+                taking = undo_if_cancelled(self._writer.run(job), self._put_back)
                 if taken := await _durably(taking):
                     return taken
             left = deadline - loop.time()
@@ -288,7 +288,7 @@ def _insert(connection: sqlite3.Connection, *, row: tuple[Any, ...], dedupe: str
 
 
 def _take_the_lead(connection: sqlite3.Connection, name: str, group: str | None, due: float) -> int:
-    """1 if a message is the first of its group, which a delayed one that was waiting is no more."""
+    """1 if a message becomes the head of its group; a delayed one that was the head steps back."""
     first = group and connection.execute(_FIRST, (name, group)).fetchone()
     if not first:
         return 1

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISABLE_AFTER = 50
-"""Attempts that failed in a row, and"""
+"""Failures in a row after which a connection is paused, if `DISABLE_SECONDS` have passed too."""
 
 DISABLE_SECONDS = 6 * 3600
-"""for how long there was nothing else: a short outage disables nobody, however busy."""
+"""Time without a success, so that a short outage pauses nobody, however busy."""
 
 LEVELS = (50, 70, 90, 100)
 """Percent of both, at which an alert goes out."""

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 SOURCE_ID = "billing"
 OPERATOR = "operator"
-"""Whose the billing source is: nobody's who has an account."""
+"""The owner of the billing source: not the id of any account."""
 
 _PAID = frozenset({"active", "trialing", "past_due"})
 """`past_due` is being collected: the plan stays until Stripe gives up."""

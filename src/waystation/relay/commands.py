@@ -19,18 +19,18 @@ _PROGRESS_SECONDS = 0.5
 def add_commands(commands: Commands) -> None:
     relay = commands.group("relay", "webhooks")
     tail = relay.add("tail", _tail, help="show new events as they come", calls=True)
-    tail.add_argument("--source", help="of one source only")
+    tail.add_argument("--source", help="events of this source only")
     tail.add_argument("--since", help="begin at a time, such as 2026-01-31T12:00:00Z")
     tail.add_argument("--forward", metavar="URL", help="send each event on, as it came")
     tail.add_argument("--count", type=int, help="stop after so many events")
 
     replay = relay.add("replay", _replay, help="deliver events once more", calls=True)
-    replay.add_argument("events", nargs="*", metavar="EVENT", help="single events")
-    replay.add_argument("--source", help="many events of one source")
-    replay.add_argument("--status", help="those with a status, such as failed")
-    replay.add_argument("--from", dest="since", metavar="TIME")
-    replay.add_argument("--to", dest="until", metavar="TIME")
-    replay.add_argument("--connection", action="append", default=[], help="to some connections")
+    replay.add_argument("events", nargs="*", metavar="EVENT", help="ids of the events to replay")
+    replay.add_argument("--source", help="replay all events of this source")
+    replay.add_argument("--status", help="only events with this status, such as failed")
+    replay.add_argument("--from", dest="since", metavar="TIME", help="only events since this time")
+    replay.add_argument("--to", dest="until", metavar="TIME", help="only events up to this time")
+    replay.add_argument("--connection", action="append", default=[], help="only to this connection")
 
 
 async def _tail(call: Call) -> None:

@@ -188,7 +188,7 @@ class Connections:
         ):
             if value is not UNSET:
                 changes.append(set_to(field, value))
-        if given.status == "active":  # somebody has seen to it: count failures anew
+        if given.status == "active":  # resumed: start counting failures again
             changes += [remove("disabled_reason"), remove("disabled_at")]
             changes += [set_to("failure_streak", 0), set_to("alerted_at", 0)]
             changes.append(remove("failing_since"))
@@ -262,9 +262,9 @@ class Connections:
         for name, value in headers.items():
             field = f"headers.{name[:100]}"
             if not HEADER_NAME.fullmatch(name) or _RESERVED.fullmatch(name):
-                raise InvalidInput(field, "this header cannot be set")
+                raise InvalidInput(field, "this name is reserved or not a valid header name")
             if len(value) > 1_000 or not all(" " <= c <= "~" for c in value):
-                raise InvalidInput(field, "at most 1,000 printable ASCII characters")
+                raise InvalidInput(field, "must have at most 1,000 printable ASCII characters")
         return self._keyring.seal_headers(headers, connection_id)
 
 
@@ -296,5 +296,5 @@ def _retry(retry: Retry | None) -> str | None:
 def _short(value: object, field: str) -> str:
     text = msgspec.json.encode(value).decode()
     if len(text) > _MAX_RULES_BYTES:
-        raise InvalidInput(field, f"at most {_MAX_RULES_BYTES} bytes")
+        raise InvalidInput(field, f"must have at most {_MAX_RULES_BYTES} bytes as JSON")
     return text

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInput
-from waystation.relay.paths import UNREADABLE, Webhook, checked, parse
+from waystation.relay.paths import UNREADABLE, Webhook, parse, parse_input
 from waystation.relay.signatures import mailgun_signature
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check_dedupe(dedupe: Dedupe) -> None:
     if len(dedupe.fields) > _MAX_FIELDS:
         raise InvalidInput("dedupe.fields", f"at most {_MAX_FIELDS} paths are allowed")
     for n, field in enumerate(dedupe.fields):
-        checked(field, f"dedupe.fields[{n}]")
+        parse_input(field, f"dedupe.fields[{n}]")
 
 
 def digest_of(dedupe: Dedupe, provider: str, webhook: Webhook) -> str | None:

@@ -16,7 +16,14 @@ from waystation.outbound import Reply
 from waystation.patterns import Tally
 from waystation.relay import standard
 from waystation.relay.retries import GRACE_SECONDS, next_delay, remaining, stored_delays
-from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
+from waystation.relay.states import (
+    Outcomes,
+    encode_outcomes,
+    event_status,
+    next_status,
+    outcomes_of,
+    webhook_of,
+)
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
 from waystation.relay.transforms import TransformFailed, apply, stored_transform
@@ -190,7 +197,7 @@ class Deliver:
             attempts=number,
             updated_at=now,
             claim=None,
-            error=None if reply.ok else _explained(reply),
+            error=None if reply.ok else _error_text(reply),
             lane=None,
             due_at=None,
         )
@@ -252,7 +259,7 @@ def _event_key(delivery: Delivery) -> Key[Event]:
 def _outcomes(event: Event, delivery: Delivery, status: DeliveryStatus) -> Outcomes:
     outcomes = outcomes_of(event)
     before = outcomes.get(delivery.connection_id)
-    return outcomes | {delivery.connection_id: merged(before, status)}
+    return outcomes | {delivery.connection_id: next_status(before, status)}
 
 
 def _follow(
@@ -260,8 +267,8 @@ def _follow(
 ) -> None:
     """Make of an event what follows from its delivery's new status."""
     outcomes = _outcomes(event, delivery, status)
-    event.outcomes = written(outcomes)
-    event.status = derived(outcomes)
+    event.outcomes = encode_outcomes(outcomes)
+    event.status = event_status(outcomes)
     event.revision += 1
     event.attempt_count += tried
     event.expires_at = expires
@@ -293,7 +300,7 @@ def _attempt(
         status_code=reply.status,
         response_body=reply.text(KEPT_CHARACTERS) or None,
         latency_ms=reply.milliseconds,
-        error=None if reply.ok else _explained(reply),
+        error=None if reply.ok else _error_text(reply),
         attempted_at=now,
         expires_at=expires,
     )
@@ -341,7 +348,7 @@ def _connection_tally(
     )
 
 
-def _explained(reply: Reply) -> str:
+def _error_text(reply: Reply) -> str:
     return reply.error or f"the answer was {reply.status}"
 
 

@@ -12,7 +12,14 @@ from waystation.ids import nanoid
 from waystation.patterns import RESCUE_MS
 from waystation.relay.filters import stored_filter
 from waystation.relay.retries import GRACE_SECONDS, remaining, stored_delays
-from waystation.relay.states import Outcomes, derived, merged, outcomes_of, webhook_of, written
+from waystation.relay.states import (
+    Outcomes,
+    encode_outcomes,
+    event_status,
+    next_status,
+    outcomes_of,
+    webhook_of,
+)
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
@@ -44,7 +51,7 @@ class Dispatch:
         that have a claim have a place in their lane."""
         deliveries = self._new(event, connections, None)
         outcomes = _with(outcomes_of(event), deliveries)
-        event.outcomes, event.status = written(outcomes), derived(outcomes)
+        event.outcomes, event.status = encode_outcomes(outcomes), event_status(outcomes)
         event.processed_at = event.received_at
         event.expires_at = max(delivery.expires_at for delivery in deliveries)
         event.revision = 1
@@ -130,11 +137,11 @@ class Dispatch:
     async def _write(self, event: Event, deliveries: list[Delivery], changes: list[Edit]) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
         outcomes = _with(outcomes_of(event), deliveries)
-        status = derived(outcomes)
+        status = event_status(outcomes)
         update = Update(
             key_of(event),
             *changes,
-            set_to("outcomes", written(outcomes)),
+            set_to("outcomes", encode_outcomes(outcomes)),
             set_to("status", status),
             add("revision", 1),
             when=_unchanged(event),
@@ -150,7 +157,7 @@ class Dispatch:
             if isinstance(error, TransactionCancelled):
                 return False
             raise
-        event.outcomes, event.status = written(outcomes), status
+        event.outcomes, event.status = encode_outcomes(outcomes), status
         event.revision += 1
         event.todo = None
         return True
@@ -212,7 +219,7 @@ def _keep_longer(deliveries: list[Delivery], connections: Sequence[Connection], 
 def _with(outcomes: Outcomes, deliveries: list[Delivery]) -> Outcomes:
     for delivery in deliveries:
         before = outcomes.get(delivery.connection_id)
-        outcomes[delivery.connection_id] = merged(before, delivery.status)
+        outcomes[delivery.connection_id] = next_status(before, delivery.status)
     return outcomes
 
 

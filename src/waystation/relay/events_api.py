@@ -100,7 +100,7 @@ class RelayController(Controller):
         )
         return listing([event_summary(event) for event in found], more)
 
-    @get("/analytics/overview", summary="What events did lately")
+    @get("/analytics/overview", summary="Totals, success rate and latency of a period")
     async def overview(
         self,
         request: AnyRequest,
@@ -109,7 +109,7 @@ class RelayController(Controller):
     ) -> Overview:
         return await relay.statistics.overview(request.user.user_id, period)
 
-    @get("/usage", summary="This month's usage, and what the plan has")
+    @get("/usage", summary="This month's usage and the plan's limits")
     async def show_usage(
         self,
         request: AnyRequest,

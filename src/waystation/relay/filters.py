@@ -15,7 +15,7 @@ import msgspec
 import re2
 
 from waystation.errors import InvalidInput
-from waystation.relay.paths import Parts, Webhook, checked
+from waystation.relay.paths import Parts, Webhook, parse_input
 
 MAX_RULES = 100
 MAX_REGEXES = 20
@@ -101,7 +101,7 @@ class _Compiler:
             raise InvalidInput(
                 f"{field}.{min(unknown)}", "unknown field: a rule has path, operator and value"
             )
-        parts = checked(rule.get("path"), f"{field}.path")
+        parts = parse_input(rule.get("path"), f"{field}.path")
         operator = rule.get("operator")
         if operator in ("exists", "not_exists"):
             wanted = operator == "exists"
@@ -172,7 +172,7 @@ def _contains(wanted: Any, field: str) -> Test:
 
 def _text(wanted: Any, field: str) -> str:
     if not isinstance(wanted, str):
-        raise InvalidInput(field, "a text")
+        raise InvalidInput(field, "must be a string")
     return wanted
 
 

@@ -157,7 +157,7 @@ def parse(text: str) -> Parts:
     return tuple(parts)
 
 
-def checked(text: object, field: str) -> Parts:
+def parse_input(text: object, field: str) -> Parts:
     """The parts of a path that a user gave, or a refusal that names the field."""
     if not isinstance(text, str):
         raise InvalidInput(field, "a path must be a string")

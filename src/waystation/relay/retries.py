@@ -50,14 +50,14 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 def check_retry(retry: Retry) -> None:
     if retry.schedule is None:
         if retry.strategy is None and retry.attempts > len(SCHEDULE) + 1:
-            raise InvalidInput("retry.attempts", "more than 8 attempts need a strategy")
+            raise InvalidInput("retry.attempts", "more than 8 need a strategy or a schedule")
         return
     if retry.strategy is not None:
-        raise InvalidInput("retry.strategy", "a schedule is listed or calculated, not both")
+        raise InvalidInput("retry.strategy", "give either a schedule or a strategy, not both")
     if len(retry.schedule) >= MAX_ATTEMPTS:
-        raise InvalidInput("retry.schedule", f"at most {MAX_ATTEMPTS - 1} delays")
+        raise InvalidInput("retry.schedule", f"must have at most {MAX_ATTEMPTS - 1} delays")
     if not all(1 <= delay <= _LONGEST_DELAY for delay in retry.schedule):
-        raise InvalidInput("retry.schedule", f"delays of 1 to {_LONGEST_DELAY} seconds")
+        raise InvalidInput("retry.schedule", f"delays must be 1 to {_LONGEST_DELAY} seconds")
 
 
 @lru_cache(maxsize=1024)

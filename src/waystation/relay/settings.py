@@ -15,7 +15,7 @@ from waystation.settings import Secret, SystemSettings
 class RelaySettings(SystemSettings, frozen=True, kw_only=True):
     stripe_webhook_secrets: Annotated[
         list[Secret],
-        Meta(description="of Stripe's endpoint `/in/billing`; with prices it sets accounts' plans"),
+        Meta(description="secrets of Stripe's webhook `/in/billing`, which sets accounts' plans"),
     ] = msgspec.field(default_factory=list)
     stripe_prices: Annotated[
         list[str], Meta(description="which plan a Stripe price buys: `price_123=pro`")
@@ -23,7 +23,7 @@ class RelaySettings(SystemSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if bool(self.stripe_webhook_secrets) != bool(self.prices):
-            raise SettingsError("stripe_webhook_secrets and stripe_prices go together")
+            raise SettingsError("stripe_webhook_secrets and stripe_prices must be set together")
 
     @property
     def prices(self) -> dict[str, Plan]:
@@ -34,5 +34,5 @@ class RelaySettings(SystemSettings, frozen=True, kw_only=True):
             try:
                 found[price.strip()] = msgspec.convert(plan.strip(), Plan)
             except msgspec.ValidationError:
-                raise SettingsError(f"stripe_prices: {pair!r} is not like price_123=pro") from None
+                raise SettingsError(f"stripe_prices: {pair!r} must be like price_123=pro") from None
         return found

@@ -28,11 +28,11 @@ def outcomes_of(event: Event) -> Outcomes:
     return {} if event.outcomes is None else _outcomes.decode(event.outcomes)
 
 
-def written(outcomes: Outcomes) -> str:
+def encode_outcomes(outcomes: Outcomes) -> str:
     return _encode(outcomes).decode()
 
 
-def derived(outcomes: Outcomes) -> EventStatus:
+def event_status(outcomes: Outcomes) -> EventStatus:
     """An event's status from what became of it at each connection.
 
     While something is on its way the event is processing or retrying. After that one failure makes
@@ -51,7 +51,7 @@ def derived(outcomes: Outcomes) -> EventStatus:
     return "filtered" if found else "received"
 
 
-def merged(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus:
+def next_status(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus:
     """A connection's state after another change. What was delivered once stays delivered, whatever
     a replay does."""
     return "delivered" if before == "delivered" else now

@@ -218,7 +218,7 @@ class Attempt(
 class Seen(
     Item, table=events, pk="SRC#{source_id}", sk="SEEN#{digest}", rename="camel", kw_only=True
 ):
-    """That a source has sent this before, and what became of it."""
+    """That a source has sent this before, and which event it became."""
 
     source_id: str
     digest: str

@@ -10,7 +10,7 @@ import msgspec
 
 from waystation.errors import InvalidInput
 from waystation.relay import jmes
-from waystation.relay.paths import MISSING, Parts, Webhook, checked, parse
+from waystation.relay.paths import MISSING, Parts, Webhook, parse, parse_input
 
 MAX_RULES = 200
 MAX_OUTPUT = 256 * 1024
@@ -68,7 +68,7 @@ def check_transform(transform: Transform) -> None:
         case FieldMap(rules):
             _check_count(rules, "transform.rules")
             for n, rule in enumerate(rules):
-                checked(rule.source, f"transform.rules[{n}].from")
+                parse_input(rule.source, f"transform.rules[{n}].from")
                 _target(rule.to, f"transform.rules[{n}].to")
         case Steps(steps):
             _check_count(steps, "transform.steps")

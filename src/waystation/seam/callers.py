@@ -40,7 +40,7 @@ OPERATORS = {"operators": True}
 """A route's `opt`: it belongs to the installation. To everybody but operators it is 404."""
 
 PUBLIC = {"public": True}
-"""A route's `opt`: it asks nobody who they are."""
+"""A route's `opt`: it needs no authentication."""
 
 
 def needs(permission: Permission) -> dict[str, Permission]:

@@ -12,7 +12,7 @@ from litestar.openapi.config import OpenAPIConfig
 import waystation
 from waystation.errors import NotFound
 from waystation.server import problems
-from waystation.server.front import explained
+from waystation.server.front import problem_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def _hidden() -> Router:
 
 def _failed(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     scope: Any = request.scope
-    document, headers = explained(error, scope.get("request_id", ""), scope["path"])
+    document, headers = problem_for(error, scope.get("request_id", ""), scope["path"])
     return _response(request, document, headers)
 
 

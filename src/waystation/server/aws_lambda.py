@@ -136,7 +136,7 @@ async def answer(app: App, event: dict[str, Any]) -> dict[str, Any]:
 
     capture = Capture()
     await app(_scope(event), receive, capture)
-    return _answered(capture)
+    return _gateway_response(capture)
 
 
 def _scope(event: dict[str, Any]) -> Scope:
@@ -170,7 +170,7 @@ def _scope(event: dict[str, Any]) -> Scope:
     }
 
 
-def _answered(capture: Capture) -> dict[str, Any]:
+def _gateway_response(capture: Capture) -> dict[str, Any]:
     headers: dict[str, str] = {}
     cookies = []
     for name, value in capture.headers:

@@ -62,7 +62,7 @@ async def examine(config: Path | None, systems: Sequence[System] = SYSTEMS) -> l
     for name, check in checks.items():
         if name == "clock" and not found[-1].ok:
             break  # it is read off the blobs
-        found.append(await _tried(name, check, lambda error, name=name: _fix(name, error)))  # type: ignore[misc]
+        found.append(await _run_check(name, check, lambda error, name=name: _fix(name, error)))  # type: ignore[misc]
     if all(finding.ok for finding in found):
         found += await _of_systems(settings, systems)
     return found
@@ -72,18 +72,18 @@ async def _of_systems(settings: Settings, systems: Sequence[System]) -> list[Fin
     """What the systems themselves want to have checked."""
     async with running(settings, systems) as runtime:
         return [
-            await _tried(check.name, check.run, partial(_remedy, check))
+            await _run_check(check.name, check.run, partial(_remedy, check))
             for part in runtime.running
             for check in part.checks
         ]
 
 
-async def _tried(
+async def _run_check(
     name: str, check: Callable[[], Awaitable[str]], fix: Callable[[Exception], str]
 ) -> Finding:
     try:
         return Finding(name, True, await check())
-    except Exception as error:  # noqa: BLE001 - whatever it is, only this delivery fails
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         return Finding(name, False, str(error) or type(error).__name__, fix(error))
 
 

@@ -99,8 +99,8 @@ class Front:
             response = await door.handle(request)
         except CallerGone:
             response = Response(_NOBODY_HEARD)
-        except Exception as error:  # noqa: BLE001 - every caller must hear of it
-            document, headers = explained(error, request.id, request.path, door.max_body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            document, headers = problem_for(error, request.id, request.path, door.max_body)
             response = problem_response(document, request.id, headers)
         seconds = time.perf_counter() - begun
         self._metrics.requests.observe(request.method, door.prefix, response.status, seconds)
@@ -108,7 +108,7 @@ class Front:
             _log(request.method, request.path, response.status, seconds, request.id, None)
         common = _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
         return Response(
-            response.status, response.body, _completed(response.headers, common, request.id)
+            response.status, response.body, _with_common(response.headers, common, request.id)
         )
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,9 +122,9 @@ class Front:
             await self._api(scope, bounded(receive, API_BODY), answer)
         except CallerGone:
             pass
-        except Exception as error:  # noqa: BLE001 - every caller must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
             id_ = scope["request_id"]
-            document, headers = explained(error, id_, scope["path"], API_BODY)
+            document, headers = problem_for(error, id_, scope["path"], API_BODY)
             if answer.status is None:
                 await send_response(problem_response(document, id_, headers), answer)
         finally:
@@ -150,7 +150,7 @@ def _log(
     log.info("request", extra={"fields": fields})
 
 
-def _completed(given: Headers, common: Headers, request_id: str) -> Headers:
+def _with_common(given: Headers, common: Headers, request_id: str) -> Headers:
     """An answer's headers with those that every answer has."""
     names = {name for name, _ in given}
     more = [header for header in common if header[0] not in names]
@@ -169,7 +169,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             given = list(message.get("headers", []))
-            message["headers"] = _completed(given, _FOR_BROWSERS, self._scope["request_id"])
+            message["headers"] = _with_common(given, _FOR_BROWSERS, self._scope["request_id"])
         await self._send(message)
 
 
@@ -188,7 +188,7 @@ def _id_and_length(headers: Headers) -> tuple[str, int]:
     return id_ or nanoid(21), length
 
 
-def explained(
+def problem_for(
     error: Exception, request_id: str, path: str, max_body: int = 0
 ) -> tuple[problems.Problem, dict[str, str]]:
     """The answer to a request that failed. Our own faults are logged, and answered without

@@ -48,7 +48,7 @@ class IdempotentPosts:
         vault: Vault,
         clock: Clock,
     ) -> None:
-        """`sign_ins` remembers for as long as it takes to try again: tokens must not lie about."""
+        """`sign_ins` remembers only for as long as a retry takes: it holds tokens."""
         self._app = app
         self._callers = callers
         self._idempotency = idempotency

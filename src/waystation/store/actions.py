@@ -122,7 +122,7 @@ class Write:
             return None
         if old is None and not self.creates:
             return None
-        new = evaluate.changed(self.changes, old, self.key.attributes())
+        new = evaluate.apply_changes(self.changes, old, self.key.attributes())
         check_index_keys(self.key.spec.table, new)
         check_depth(new)
         return new
@@ -209,7 +209,7 @@ def _index_changes(
     key_fields: dict[str, object],
     creates: bool,
 ) -> list[Edit]:
-    """What index keys must become along with the fields that they are keys of."""
+    """The changes to index keys that follow from changes to their fields."""
     touched = {str(change.path.parts[0]): change for change in changes}
     affected = templates.fields & touched.keys()
     if not affected:

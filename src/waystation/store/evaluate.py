@@ -138,7 +138,7 @@ def creates(changes: Sequence[Edit]) -> bool:
     return not changes or not all(isinstance(change, Remove | Discard) for change in changes)
 
 
-def changed(changes: Sequence[Edit], old: RawItem | None, key: RawItem) -> RawItem:
+def apply_changes(changes: Sequence[Edit], old: RawItem | None, key: RawItem) -> RawItem:
     """The item after an update of an item, or of nothing."""
     before = _NO_ITEM if old is None else old
     if all(len(change.path.parts) == 1 for change in changes):

@@ -282,7 +282,7 @@ class Function(Condition):
         if self.name == "attribute_type":
             assert self.argument is not None
             if self.argument.value not in TYPE_NAMES:
-                raise InvalidRequest(f"{self.argument.value!r} is not the name of a type")
+                raise InvalidRequest(f"is_type takes one of {', '.join(sorted(TYPE_NAMES))}")
         return Function(self.name, self.path.resolve(spec), self.argument)
 
 

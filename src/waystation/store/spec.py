@@ -76,14 +76,14 @@ class IndexTemplates:
 
     def of(self, item: Item) -> RawItem:
         """The index attributes of an item, or nothing when a field they need is None."""
-        return self._made(self._pk_of(item), self._sk_of(item))
+        return self._render(self._pk_of(item), self._sk_of(item))
 
     def render(self, fields: Mapping[str, object]) -> RawItem:
         """The index attributes of these fields."""
         sk_fields = self.sk.fields if self.sk else ()
-        return self._made([fields[f] for f in self.pk.fields], [fields[f] for f in sk_fields])
+        return self._render([fields[f] for f in self.pk.fields], [fields[f] for f in sk_fields])
 
-    def _made(self, pk_values: Sequence[object], sk_values: Sequence[object]) -> RawItem:
+    def _render(self, pk_values: Sequence[object], sk_values: Sequence[object]) -> RawItem:
         if None in pk_values or None in sk_values:
             return {}
         pk = self.pk.render(pk_values)
@@ -185,7 +185,7 @@ class Spec:
         return self.key(self._parts_of(item))
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
-        """The attributes that are raw of others: the key's and the indexes'."""
+        """The attributes computed from the fields: those of the key and of the indexes."""
         raw = key.attributes()
         for templates in self.indexes:
             raw |= templates.of(item)

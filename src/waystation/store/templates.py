@@ -152,10 +152,10 @@ class Template:
                 raise InvalidKey(f"{field} is negative and would not sort", field=field)
             text = format(value, spec)
             if spec and len(text) > len(format(0, spec)):
-                raise InvalidKey(f"{field} has more digits than sort", field=field)
+                raise InvalidKey(f"{field} has too many digits for {self.text}", field=field)
             return text
         if spec or not isinstance(value, str):
-            wanted = "a number" if spec else "text"
+            wanted = "a whole number" if spec else "a string"
             raise InvalidKey(f"{field} must be {wanted}, not {type(value).__name__}", field=field)
         if not value:
             raise InvalidKey(f"{field} is empty", field=field)
@@ -190,7 +190,7 @@ def check_key(attribute: KeyAttribute, value: object, limit: int) -> None:
         length = len(value)
     else:
         if not isinstance(value, str):
-            raise InvalidKey(f"{name} must be text", field=name)
+            raise InvalidKey(f"{name} must be a string", field=name)
         length = _utf8_length(name, value)
     if not length:
         raise InvalidKey(f"{name} is empty", field=name)

@@ -94,7 +94,7 @@ def _text(value: str) -> str:
 
 def _name(key: object) -> str:
     if not isinstance(key, str):
-        raise InvalidRequest(f"a map key must be text, not {type(key).__name__}")
+        raise InvalidRequest(f"a map key must be a string, not {type(key).__name__}")
     return _text(key)
 
 

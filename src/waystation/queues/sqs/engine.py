@@ -29,8 +29,8 @@ from waystation.queues.base import (
     check_names,
     check_release,
     check_visibility,
-    finished,
     message_id,
+    undo_if_cancelled,
 )
 from waystation.queues.parked import Lot
 
@@ -108,7 +108,7 @@ class SqsQueue(Queue):
         while True:
             poll = min(left, _POLL_SECONDS)
             taking = self._take(self._name, limit, poll, math.ceil(visibility))
-            found = await finished(taking, self._put_back)
+            found = await undo_if_cancelled(taking, self._put_back)
             left -= poll
             if found or left <= 0:
                 now = self._clock()
@@ -271,7 +271,7 @@ class SqsQueue(Queue):
             answer = await self._client.call(operation, request)
         except AwsError as error:
             if error.code in _MISSING:
-                raise QueueUnavailable(f"there is no queue {self._name}: create it") from error
+                raise QueueUnavailable(f"no queue {self._name}: deploy the template") from error
             raise QueueUnavailable(f"SQS: {error}") from error
         except AccessRefused as error:
             raise QueueUnavailable(f"SQS: {error}") from error

@@ -84,14 +84,14 @@ class Transactions:
                 raise InvalidRequest(f"action {n}: {reason.get('Message')}")
         failures: list[tuple[str, str, RawItem | None] | None] = []
         for n, (write, reason) in enumerate(zip(writes, reasons, strict=True)):
-            if reason["Code"] in _PASSING or self._turned(n, write, reason, form):
+            if reason["Code"] in _PASSING or self._needs_other_form(n, write, reason, form):
                 failures.append(None)
             else:
                 failures.append(self._failure(write, reason, form.now))
         if any(failures):
             raise self._store._cancelled(writes, failures)
 
-    def _turned(self, n: int, write: Write, reason: dict[str, Any], form: _Form) -> bool:
+    def _needs_other_form(self, n: int, write: Write, reason: dict[str, Any], form: _Form) -> bool:
         """Whether an update failed only because no live item was there, or because one now is.
 
         The form then says how the next attempt writes it.

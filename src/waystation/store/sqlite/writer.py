@@ -159,7 +159,7 @@ class Writer:
                     self._commit([job])
                 return
             for job in batch:
-                job.error = _reported(error)
+                job.error = _as_store_error(error)
 
     def _transaction(self, batch: list[_Job]) -> None:
         connection = self._connection
@@ -189,7 +189,7 @@ class Writer:
             self._batch_done = None
 
 
-def _reported(error: Exception) -> StoreError:
+def _as_store_error(error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
     reported = StoreUnavailable(f"the write failed: {error}")
