@@ -13,7 +13,7 @@ import msgspec
 
 from waystation.accounts import Identity, Plan, User
 from waystation.errors import ConditionFailed
-from waystation.relay.paths import UNREADABLE
+from waystation.relay.rules.paths import UNREADABLE
 from waystation.relay.tables import Source
 from waystation.store import attr, exists, set_if_absent, set_to
 from waystation.times import iso

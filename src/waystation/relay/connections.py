@@ -17,11 +17,11 @@ from waystation.errors import (
     TransactionCancelled,
 )
 from waystation.ids import is_id, new_id
-from waystation.relay.filters import compile_filter
 from waystation.relay.retries import Retry, check_retry
+from waystation.relay.rules.filters import compile_filter
+from waystation.relay.rules.transforms import Transform, check_transform
 from waystation.relay.sources import HEADER_NAME, Name
 from waystation.relay.tables import Connection, Owner, Source
-from waystation.relay.transforms import Transform, check_transform
 from waystation.store import (
     Put,
     Update,

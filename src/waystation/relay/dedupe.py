@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInput
-from waystation.relay.paths import UNREADABLE, Webhook, parse, parse_input
+from waystation.relay.rules.budget import Budget
+from waystation.relay.rules.paths import UNREADABLE, Webhook, parse, parse_input
 from waystation.relay.signatures import mailgun_signature
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def digest_of(dedupe: Dedupe, provider: str, webhook: Webhook) -> str | None:
     if dedupe.mode == "none":
         return None
     if dedupe.mode == "fields":
-        values = [webhook.find(parse(field)) for field in dedupe.fields]
+        budget = Budget()
+        values = [webhook.find(parse(field), budget) for field in dedupe.fields]
         if not any(values):
             return None  # not one of the fields is there
         return sha256(msgspec.json.encode(["fields", dedupe.fields, values])).hexdigest()[:40]

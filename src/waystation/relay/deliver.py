@@ -16,6 +16,7 @@ from waystation.outbound import Reply
 from waystation.patterns import Tally
 from waystation.relay import standard
 from waystation.relay.retries import GRACE_SECONDS, next_delay, remaining, stored_delays
+from waystation.relay.rules.transforms import TransformFailed
 from waystation.relay.states import (
     Outcomes,
     encode_outcomes,
@@ -26,13 +27,13 @@ from waystation.relay.states import (
 )
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
-from waystation.relay.transforms import TransformFailed, apply, stored_transform
 from waystation.store import Claims, Put, attr, exists, key_of, partition, remove, set_to
 
 if TYPE_CHECKING:
     from waystation.outbound import Outbound
     from waystation.patterns import Timers, WriteBatches
     from waystation.relay.keyring import Keyring
+    from waystation.relay.rules.evaluation import Rules
     from waystation.store import Action, Edit, Key, Store
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Deliver:
         timers: Timers,
         outbound: Outbound,
         keyring: Keyring,
+        rules: Rules,
         inbox: InboxSender | None = None,
     ) -> None:
         self._store = store
@@ -81,6 +83,7 @@ class Deliver:
         self._timers = timers
         self._outbound = outbound
         self._keyring = keyring
+        self._rules = rules
         self._inbox = inbox
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -90,7 +93,7 @@ class Deliver:
         """Send an event to where the connection points now, signed with its secrets of now."""
         webhook = webhook_of(event)
         try:
-            body, transformed = apply(stored_transform(connection.transform), webhook)
+            body, transformed = await self._rules.transformed(connection, event)
         except TransformFailed as error:
             return Outcome(Reply(error=f"the transform failed: {error}"[:300]), last=True)
         if connection.inbox is not None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from waystation.errors import TransactionCancelled
 from waystation.ids import nanoid
 from waystation.patterns import RESCUE_MS
-from waystation.relay.filters import stored_filter
 from waystation.relay.retries import GRACE_SECONDS, remaining, stored_delays
 from waystation.relay.states import (
     Outcomes,
@@ -18,10 +17,9 @@ from waystation.relay.states import (
     event_status,
     next_status,
     outcomes_of,
-    webhook_of,
 )
 from waystation.relay.stats import day_tally, hour_tally
-from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
+from waystation.relay.tables import Connection, Delivery, Event
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
     from waystation.patterns import Tally, Timers, WriteBatches
     from waystation.relay.lanes import Lanes
+    from waystation.relay.rules.evaluation import Decision, Rules
     from waystation.store import Condition, Edit, Store
 
 log = logging.getLogger(__name__)
@@ -40,16 +39,22 @@ _TRIES = 10
 
 
 class Dispatch:
-    def __init__(self, store: Store, batches: WriteBatches, timers: Timers, lanes: Lanes) -> None:
+    def __init__(
+        self, store: Store, batches: WriteBatches, timers: Timers, lanes: Lanes, rules: Rules
+    ) -> None:
         self._store = store
         self._batches = batches
         self._timers = timers
         self._lanes = lanes
+        self._rules = rules
 
-    def planned(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
+    def planned(self, event: Event, connections: Sequence[Connection]) -> list[Delivery] | None:
         """The deliveries of an event that is about to be written, to be written with it. Those
-        that have a claim have a place in their lane."""
-        deliveries = self._new(event, connections, None)
+        that have a claim have a place in their lane. None if its rules may take long."""
+        if not self._rules.are_short(event, connections):
+            return None
+        decisions = self._rules.decide_now(event, connections)
+        deliveries = self._new(event, connections, decisions, None)
         outcomes = _with(outcomes_of(event), deliveries)
         event.outcomes, event.status = encode_outcomes(outcomes), event_status(outcomes)
         event.processed_at = event.received_at
@@ -60,7 +65,8 @@ class Dispatch:
     async def first(self, event: Event, connections: Sequence[Connection]) -> list[Delivery]:
         """Create the deliveries of an event that was written without them; an empty list if another
         worker has done so."""
-        deliveries = self._new(event, connections, None)
+        decisions = await self._rules.decide(event, connections)
+        deliveries = self._new(event, connections, decisions, None)
         event.processed_at = self._now()
         changes = [remove("todo"), set_to("processed_at", event.processed_at)]
         kept_until = max((delivery.expires_at for delivery in deliveries), default=0)
@@ -73,8 +79,9 @@ class Dispatch:
         self, event: Event, connections: Sequence[Connection], replay_id: str
     ) -> list[Delivery]:
         """New deliveries beside the old ones. The same replay makes each of them once."""
+        decisions = await self._rules.decide(event, connections)
         for _ in range(_TRIES):
-            deliveries = self._new(event, connections, replay_id)
+            deliveries = self._new(event, connections, decisions, replay_id)
             if await self._write(event, deliveries, []):
                 return deliveries
             keys = [key_of(delivery) for delivery in deliveries]
@@ -89,13 +96,16 @@ class Dispatch:
         return []
 
     def _new(
-        self, event: Event, connections: Sequence[Connection], replay_id: str | None
+        self,
+        event: Event,
+        connections: Sequence[Connection],
+        decisions: Sequence[Decision],
+        replay_id: str | None,
     ) -> list[Delivery]:
         now = self._now()
         deliveries: list[Delivery] = []
         try:
-            for connection in connections:
-                status, error = _wanted(connection, event)
+            for connection, (status, error) in zip(connections, decisions, strict=True):
                 delivery = Delivery(
                     event_id=event.event_id,
                     delivery_id=delivery_id(event.event_id, connection.connection_id, replay_id),
@@ -221,17 +231,6 @@ def _with(outcomes: Outcomes, deliveries: list[Delivery]) -> Outcomes:
         before = outcomes.get(delivery.connection_id)
         outcomes[delivery.connection_id] = next_status(before, delivery.status)
     return outcomes
-
-
-def _wanted(connection: Connection, event: Event) -> tuple[DeliveryStatus, str | None]:
-    if connection.filters is None:
-        return "pending", None
-    try:
-        passed = stored_filter(connection.filters)(webhook_of(event))
-    except Exception as error:  # noqa: BLE001 - whatever it is, only this delivery fails
-        log.warning("the filter of %s failed: %s", connection.connection_id, error)
-        return "failed", f"the filter failed: {error}"[:300]
-    return ("pending", None) if passed else ("filtered", None)
 
 
 def delivery_id(event_id: str, connection_id: str, replay_id: str | None) -> str:

@@ -13,7 +13,7 @@ from waystation.errors import NotFound, Unauthenticated
 from waystation.patterns import Newest
 from waystation.relay import signatures
 from waystation.relay.directory import ALERTS_PROVIDER, Known
-from waystation.relay.paths import UNREADABLE, Webhook
+from waystation.relay.rules.paths import UNREADABLE, Webhook
 from waystation.relay.signatures import Arrival
 
 if TYPE_CHECKING:

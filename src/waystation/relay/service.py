@@ -26,7 +26,8 @@ from waystation.relay.directory import Directory, Known
 from waystation.relay.dispatch import Dispatch
 from waystation.relay.keyring import Keyring
 from waystation.relay.lanes import Lanes
-from waystation.relay.paths import Webhook
+from waystation.relay.rules.evaluation import Rules
+from waystation.relay.rules.paths import Webhook
 from waystation.relay.sources import Sources
 from waystation.relay.stats import Statistics, day_tally, hour_tally
 from waystation.relay.tables import Delivery, Event, Seen
@@ -84,17 +85,21 @@ class Relay:
         *,
         public_url: str | None = None,
         inbox: InboxSender | None = None,
+        batches: WriteBatches | None = None,
     ) -> None:
         self.store = store
         self.public_url = public_url.rstrip("/") if public_url else None
         self.keyring = Keyring(vault)
         self.directory = Directory(store, self.keyring)
         self.outbound = outbound
-        self.batches = WriteBatches(store)
+        self.batches = batches or WriteBatches(store)
         self.timers = Timers(store, "relay")
         self.lanes = Lanes(store.clock)
-        self.dispatch = Dispatch(store, self.batches, self.timers, self.lanes)
-        self.deliver = Deliver(store, self.batches, self.timers, outbound, self.keyring, inbox)
+        self.rules = Rules()
+        self.dispatch = Dispatch(store, self.batches, self.timers, self.lanes, self.rules)
+        self.deliver = Deliver(
+            store, self.batches, self.timers, outbound, self.keyring, self.rules, inbox
+        )
         self.sources = Sources(store, self.keyring, self.directory, public_url)
         self.connections = Connections(
             store, self.keyring, self.directory, outbound.guard, inboxes=inbox is not None
@@ -215,11 +220,13 @@ class Relay:
             event.todo = event.source_id
             return []
         try:
-            return self.dispatch.planned(event, connections)
+            deliveries = self.dispatch.planned(event, connections)
         except Exception:
             log.exception("the deliveries of %s are created later", event.event_id)
+            deliveries = None
+        if deliveries is None:
             event.todo = event.source_id
-            return []
+        return deliveries or []
 
     async def _write(
         self, known: Known, event: Event, digest: str | None, deliveries: list[Delivery]
@@ -312,6 +319,9 @@ class Relay:
     async def expect_changes(self, source_id: str) -> None:
         for connection in await self.directory.list_connections(source_id):
             await self.expect_change(connection.connection_id)
+
+    async def close(self) -> None:
+        self.rules.close()
 
     async def wake(self, name: str) -> None:
         """Have a worker look at a source, connection or replay now."""

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from waystation.patterns import slack_signed
 from waystation.relay import standard
-from waystation.relay.paths import UNREADABLE
+from waystation.relay.rules.paths import UNREADABLE
 
 Algorithm = Literal["sha1", "sha256", "sha512"]
 _MOST_SIGNATURES = 20

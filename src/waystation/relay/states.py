@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.ids import timed_id
-from waystation.relay.paths import Webhook
+from waystation.relay.rules.paths import Webhook
 from waystation.relay.tables import DeliveryStatus, Event
 from waystation.times import iso
 

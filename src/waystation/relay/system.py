@@ -34,7 +34,7 @@ def open_relay(parts: Parts, *, inbox: InboxSender | None = None) -> Running:
     if settings.stripe_webhook_secrets:
         relay.directory.install(billing.billing_source(), settings.stripe_webhook_secrets)
         special[billing.SOURCE_ID] = billing.Billing(parts.store, settings.prices).apply
-    worker = Worker(relay, special)
+    worker = Worker(relay, special, parts.stopping)
     if parts.background:
         relay.deliver_here(worker.begin, worker.take, worker.timed.kick)
     else:
@@ -53,6 +53,7 @@ def open_relay(parts: Parts, *, inbox: InboxSender | None = None) -> Running:
         jobs={"relay": worker.timed.run},
         tend=worker.tend,
         drain=worker.timed.drain,
+        close=relay.close,
         offers={"relay.receive": relay.receive_from_house},
     )
 

@@ -49,12 +49,15 @@ class Worker:
     is done with one."""
 
     def __init__(
-        self, relay: Relay, special: Mapping[str, Callable[[Event], Awaitable[bool]]] | None = None
+        self,
+        relay: Relay,
+        special: Mapping[str, Callable[[Event], Awaitable[bool]]] | None = None,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         self._relay = relay
         self._store = relay.store
         self._special = special or {}
-        self.timed = TimedWork(relay.timers, self._work)
+        self.timed = TimedWork(relay.timers, self._work, stopping)
         self.alerts = Alerts(relay)
         self.replays = Replays(relay)
         self._in_memory: set[str] = set()

@@ -1,13 +1,13 @@
 """JMESPath with bounds.
 
 An expression is refused when what it could make of its input grows too far, and stopped when it
-takes too many steps: a few characters such as `[@,@]|[@,@]|…` would otherwise fill the memory.
+has used up its budget: a few characters such as `[@,@]|[@,@]|…` would otherwise fill the memory.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jmespath
 import msgspec
@@ -16,8 +16,14 @@ from jmespath.functions import Functions
 from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
 
+if TYPE_CHECKING:
+    from waystation.relay.rules.budget import Budget
+
 MAX_EXPRESSION = 2_000
-_MAX_STEPS = 50_000
+_VISIT_STEPS = 3
+_FUNCTION_STEPS = 4
+"""What they cost in comparison with a step of a filter."""
+
 _MAX_GROWTH = 1_000
 _MAX_SPELT_OUT = 8
 """Growth of what is written out or compared as a whole, rather than referred to."""
@@ -51,31 +57,55 @@ def compile_expression(text: str) -> dict[str, Any]:
     return tree
 
 
-def search(text: str, value: Any) -> Any:
+def search(text: str, value: Any, budget: Budget) -> Any:
     """What an expression finds; ValueError when it fails."""
     try:
-        return _Stepping(jmespath.Options()).visit(compile_expression(text), value)
+        return _Paying(budget).visit(compile_expression(text), value)
     except (JMESPathError, RecursionError, TypeError) as error:
         raise ValueError(f"jmespath: {error}") from None
 
 
-class _Stepping(TreeInterpreter):
-    """An interpreter with a limited number of steps."""
+class _Paying(TreeInterpreter):
+    """An interpreter that pays for its steps, also those that are hidden in functions."""
 
-    def __init__(self, options: jmespath.Options) -> None:
-        super().__init__(options)
-        self._steps = 0
+    def __init__(self, budget: Budget) -> None:
+        self._functions: Functions = Functions()
+        super().__init__(jmespath.Options(custom_functions=self._functions))
+        self._budget = budget
 
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
-        self._steps += 1
-        if self._steps > _MAX_STEPS:
-            raise TooMuch("jmespath: the expression took too many steps")
+        self._budget.spend(_VISIT_STEPS)
         return super().visit(node, *args, **kwargs)
 
     def visit_function_expression(self, node: Any, value: Any) -> Any:
-        """A function's steps are hidden in it: it may look at everything it is given."""
-        self._steps += len(value) if isinstance(value, list | dict | str) else 1
-        return super().visit_function_expression(node, value)
+        """A function looks at everything it is given, and checks the type of each element."""
+        arguments = [self.visit(child, value) for child in node["children"]]
+        self._budget.spend(sum(map(_length, arguments)) * _FUNCTION_STEPS)
+        return self._functions.call_function(node["value"], arguments)
+
+    def visit_flatten(self, node: Any, value: Any) -> Any:
+        base = self.visit(node["children"][0], value)
+        if not isinstance(base, list):
+            return None
+        self._budget.spend(sum(map(_length, base)) + len(base))
+        flat: list[Any] = []
+        for element in base:
+            if isinstance(element, list):
+                flat.extend(element)
+            else:
+                flat.append(element)
+        return flat
+
+    def visit_slice(self, node: Any, value: Any) -> Any:
+        self._budget.spend(_length(value))
+        return super().visit_slice(node, value)
+
+
+def _length(value: Any) -> int:
+    """How many elements there are to look at."""
+    if isinstance(value, str):
+        return 1 + len(value) // 64
+    return len(value) if isinstance(value, list | dict) else 1
 
 
 def _growth(node: dict[str, Any]) -> tuple[int, int]:

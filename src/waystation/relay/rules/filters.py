@@ -6,7 +6,6 @@ Regular expressions run on RE2, whose time grows with the text only.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,7 +14,8 @@ import msgspec
 import re2
 
 from waystation.errors import InvalidInput
-from waystation.relay.paths import Parts, Webhook, parse_input
+from waystation.relay.rules.budget import Budget
+from waystation.relay.rules.paths import Parts, Webhook, parse_input
 
 MAX_RULES = 100
 MAX_REGEXES = 20
@@ -25,44 +25,53 @@ _MAX_PROGRAM = 1_000
 _MAX_SEARCHED = 64 * 1024
 _MAX_OPTIONS = 500
 _REGEX_MEMORY = 1 << 18
-_MOST_SECONDS = 0.25
-"""All rules of a filter together; it runs between everything else that the process does."""
+_BYTES_A_STEP = 64
+"""What searching a string costs, and how much a regex's own size adds to it."""
 
-Filter = Callable[[Webhook], bool]
-Test = Callable[[Any], bool]
+Test = Callable[[Any, Budget], bool]
+Rule = Callable[[Webhook, Budget], bool]
+
+
+class BodyUnreadable(Exception):
+    """A filter looks at a body that we cannot read."""
+
+
+class Filter:
+    """Compiled rules. `weight` is how many there are."""
+
+    def __init__(self, rule: Rule, *, weight: int, looks_at_body: bool) -> None:
+        self._rule = rule
+        self.weight = weight
+        self._looks_at_body = looks_at_body
+
+    def passes(self, webhook: Webhook, budget: Budget) -> bool:
+        """Whether a webhook is wanted. Nothing that looks at the body matches one that cannot be
+        read, not even a negation: its receiver may read it otherwise."""
+        if self._looks_at_body and not webhook.readable:
+            raise BodyUnreadable("the body cannot be read, and the filter looks at it")
+        return self._rule(webhook, budget)
 
 
 def compile_filter(rules: object, field: str = "filters") -> Filter:
     """The filter that rules describe, or a refusal that names the part that is wrong."""
-    compiled = _Compiler().group(rules, field, 0)
-
-    def timed(webhook: Webhook) -> bool:
-        webhook.deadline = time.monotonic() + _MOST_SECONDS
-        return compiled(webhook)
-
-    return timed
-
-
-class TooSlow(Exception):
-    """A filter takes too long for this webhook."""
+    compiler = _Compiler()
+    rule = compiler.group(rules, field, 0)
+    return Filter(rule, weight=compiler.rules, looks_at_body=compiler.looks_at_body)
 
 
 @lru_cache(maxsize=256)
-def stored_filter(text: str | None) -> Filter:
+def stored_filter(text: str) -> Filter:
     """The filter of a connection, from its stored JSON."""
-    return _everything if text is None else compile_filter(msgspec.json.decode(text))
-
-
-def _everything(webhook: Webhook) -> bool:
-    return True
+    return compile_filter(msgspec.json.decode(text))
 
 
 class _Compiler:
     def __init__(self) -> None:
-        self._rules = 0
+        self.rules = 0
+        self.looks_at_body = False
         self._regexes = 0
 
-    def group(self, rules: object, field: str, depth: int) -> Filter:
+    def group(self, rules: object, field: str, depth: int) -> Rule:
         if depth > MAX_DEPTH:
             raise InvalidInput(field, f"groups may be nested at most {MAX_DEPTH} deep")
         if isinstance(rules, list):
@@ -78,34 +87,35 @@ class _Compiler:
         inside = f"{field}.{kind}"
         if kind == "not":
             inner = self.group(rules["not"], inside, depth + 1)
-            return lambda webhook: not inner(webhook)
+            return lambda webhook, budget: not inner(webhook, budget)
         if not isinstance(rules[kind], list):
             raise InvalidInput(inside, "must be a list of rules")
         if kind == "all":
             return self._all(rules["all"], inside, depth)
         parts = self._parts(rules["any"], inside, depth)
-        return lambda webhook: any(part(webhook) for part in parts)
+        return lambda webhook, budget: any(part(webhook, budget) for part in parts)
 
-    def _all(self, rules: list[object], field: str, depth: int) -> Filter:
+    def _all(self, rules: list[object], field: str, depth: int) -> Rule:
         parts = self._parts(rules, field, depth)
-        return lambda webhook: all(part(webhook) for part in parts)
+        return lambda webhook, budget: all(part(webhook, budget) for part in parts)
 
-    def _parts(self, rules: list[object], field: str, depth: int) -> list[Filter]:
+    def _parts(self, rules: list[object], field: str, depth: int) -> list[Rule]:
         return [self.group(rule, f"{field}[{n}]", depth + 1) for n, rule in enumerate(rules)]
 
-    def _rule(self, rule: dict[str, object], field: str) -> Filter:
-        self._rules += 1
-        if self._rules > MAX_RULES:
+    def _rule(self, rule: dict[str, object], field: str) -> Rule:
+        self.rules += 1
+        if self.rules > MAX_RULES:
             raise InvalidInput(field, f"a filter has at most {MAX_RULES} rules")
         if unknown := rule.keys() - {"path", "operator", "value"}:
             raise InvalidInput(
                 f"{field}.{min(unknown)}", "unknown field: a rule has path, operator and value"
             )
         parts = parse_input(rule.get("path"), f"{field}.path")
+        self.looks_at_body |= parts[0] == "body"
         operator = rule.get("operator")
         if operator in ("exists", "not_exists"):
             wanted = operator == "exists"
-            return lambda webhook: bool(webhook.find(parts)) is wanted
+            return lambda webhook, budget: bool(webhook.find(parts, budget)) is wanted
         if not isinstance(operator, str) or operator not in OPERATORS:
             names = ", ".join([*OPERATORS, "exists", "not_exists"])
             raise InvalidInput(f"{field}.operator", f"must be one of {names}")
@@ -117,15 +127,14 @@ class _Compiler:
         return _some_or_none(parts, operator, OPERATORS[operator](rule["value"], f"{field}.value"))
 
 
-def _some_or_none(parts: Parts, operator: str, test: Test) -> Filter:
+def _some_or_none(parts: Parts, operator: str, test: Test) -> Rule:
     """Of several values at a path one must pass; with a negation, none may match."""
     negated = operator.startswith("not_")
 
-    def passes(webhook: Webhook) -> bool:
-        for n, value in enumerate(webhook.find(parts)):
-            if n % 64 == 0 and time.monotonic() > webhook.deadline:
-                raise TooSlow("it took too long")
-            if test(value):
+    def passes(webhook: Webhook, budget: Budget) -> bool:
+        for value in webhook.find(parts, budget):
+            budget.spend()
+            if test(value, budget):
                 return not negated
         return negated
 
@@ -138,7 +147,7 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def _equals(wanted: Any, field: str) -> Test:
-    return lambda value: _same(value, wanted)
+    return lambda value, budget: _same(value, wanted)
 
 
 def _in(wanted: Any, field: str) -> Test:
@@ -147,9 +156,10 @@ def _in(wanted: Any, field: str) -> Test:
     plain = {(isinstance(option, bool), option) for option in wanted if _is_plain(option)}
     others = [option for option in wanted if not _is_plain(option)]
 
-    def test(value: Any) -> bool:
+    def test(value: Any, budget: Budget) -> bool:
         if _is_plain(value):
             return (isinstance(value, bool), value) in plain
+        budget.spend(len(others))
         return any(_same(value, option) for option in others)
 
     return test
@@ -160,10 +170,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _contains(wanted: Any, field: str) -> Test:
-    def test(value: Any) -> bool:
+    def test(value: Any, budget: Budget) -> bool:
         if isinstance(value, str):
+            budget.spend(len(value) // _BYTES_A_STEP)
             return isinstance(wanted, str) and wanted in value
         if isinstance(value, list):
+            budget.spend(len(value))
             return any(_same(member, wanted) for member in value)
         return isinstance(value, dict) and isinstance(wanted, str) and wanted in value
 
@@ -178,12 +190,12 @@ def _text(wanted: Any, field: str) -> str:
 
 def _starts_with(wanted: Any, field: str) -> Test:
     prefix = _text(wanted, field)
-    return lambda value: isinstance(value, str) and value.startswith(prefix)
+    return lambda value, budget: isinstance(value, str) and value.startswith(prefix)
 
 
 def _ends_with(wanted: Any, field: str) -> Test:
     suffix = _text(wanted, field)
-    return lambda value: isinstance(value, str) and value.endswith(suffix)
+    return lambda value, budget: isinstance(value, str) and value.endswith(suffix)
 
 
 def _regex(wanted: Any, field: str) -> Test:
@@ -201,9 +213,16 @@ def _regex(wanted: Any, field: str) -> Test:
         ) from None
     if compiled.programsize > _MAX_PROGRAM:
         raise InvalidInput(field, "this regex is too large: its repetitions multiply")
-    return lambda value: (
-        isinstance(value, str) and compiled.search(value[:_MAX_SEARCHED]) is not None
-    )
+    weight = 1 + compiled.programsize // 16
+
+    def test(value: Any, budget: Budget) -> bool:
+        if not isinstance(value, str):
+            return False
+        searched = value[:_MAX_SEARCHED]
+        budget.spend(1 + len(searched) * weight // _BYTES_A_STEP)
+        return compiled.search(searched) is not None
+
+    return test
 
 
 def _reason(error: Exception) -> str:
@@ -217,7 +236,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, str], Test]:
             raise InvalidInput(field, "must be a number or a string")
         numeric = not isinstance(wanted, str)
 
-        def test(value: Any) -> bool:
+        def test(value: Any, budget: Budget) -> bool:
             if isinstance(value, bool):
                 return False
             fits = isinstance(value, int | float) if numeric else isinstance(value, str)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from waystation.errors import InvalidInput
-from waystation.relay import jmes
-from waystation.relay.paths import MISSING, Parts, Webhook, parse, parse_input
+from waystation.relay.rules import jmes
+from waystation.relay.rules.paths import MISSING, Parts, Webhook, parse, parse_input
+
+if TYPE_CHECKING:
+    from waystation.relay.rules.budget import Budget
 
 MAX_RULES = 200
 MAX_OUTPUT = 256 * 1024
 _MAX_DEPTH = 32
+_TOO_LARGE = f"the result has more than {MAX_OUTPUT} bytes"
 
 
 class TransformFailed(Exception):
@@ -113,13 +116,25 @@ def stored_transform(text: str | None) -> Transform:
     return Passthrough() if text is None else msgspec.json.decode(text, type=Transform)
 
 
-def apply(transform: Transform, webhook: Webhook) -> tuple[bytes, bool]:
+def weight_of(transform: Transform) -> int:
+    """About how many passes over the body a transform makes."""
+    match transform:
+        case FieldMap(rules):
+            return len(rules)
+        case Steps(steps):
+            return 1 + len(steps)
+        case JmesPath(expression):
+            return 1 + len(expression) // 8
+    return 0
+
+
+def apply(transform: Transform, webhook: Webhook, budget: Budget) -> tuple[bytes, bool]:
     """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
     if isinstance(transform, Passthrough):
         return webhook.content, False
     try:
-        result = _result(transform, webhook)
-        _check_size(result)
+        result = _result(transform, webhook, budget)
+        _check_size(result, budget)
         return msgspec.json.encode(result), True
     except TransformFailed:
         raise
@@ -127,41 +142,58 @@ def apply(transform: Transform, webhook: Webhook) -> tuple[bytes, bool]:
         raise TransformFailed(str(error) or type(error).__name__) from error
 
 
-def _result(transform: Transform, webhook: Webhook) -> Any:
+def _result(transform: Transform, webhook: Webhook, budget: Budget) -> Any:
     match transform:
         case FieldMap(rules):
-            result: dict[str, Any] = {}
-            for rule in rules:
-                value = _found(webhook, parse(rule.source))
-                if value is MISSING:
-                    if rule.default is msgspec.UNSET:
-                        continue
-                    value = rule.default
-                _put(result, _target(rule.to, "to"), value)
-            return result
+            return _mapped(rules, webhook, budget)
         case Steps(steps):
-            body = copy.deepcopy(webhook.body)
+            _check_readable(webhook)
+            body = _copied(webhook.body, _Room(MAX_OUTPUT * 4, budget))
             if not isinstance(body, dict):
                 raise TransformFailed("the body is not a JSON object")
             for step in steps:
-                _step(body, step)
+                _step(body, step, budget)
             return body
         case JmesPath(expression):
-            return jmes.search(expression, webhook.body)
+            _check_readable(webhook)
+            return jmes.search(expression, webhook.body, budget)
     raise AssertionError(transform)
 
 
-def _found(webhook: Webhook, parts: Parts) -> Any:
+def _mapped(rules: list[MapRule], webhook: Webhook, budget: Budget) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    room = _Room(MAX_OUTPUT, budget)
+    for rule in rules:
+        parts = parse(rule.source)
+        if parts[0] == "body":
+            _check_readable(webhook)
+        value = _found(webhook, parts, budget)
+        if value is MISSING:
+            if rule.default is msgspec.UNSET:
+                continue
+            value = rule.default
+        _put(result, _target(rule.to, "to"), _copied(value, room))
+    return result
+
+
+def _check_readable(webhook: Webhook) -> None:
+    if not webhook.readable:
+        raise TransformFailed("the body cannot be read")
+
+
+def _found(webhook: Webhook, parts: Parts, budget: Budget) -> Any:
     """The value at a path; with wildcards the list of all."""
-    found = webhook.find(parts)
+    found = webhook.find(parts, budget)
     if "*" in parts:
         return found
     return found[0] if found else MISSING
 
 
-def _step(body: dict[str, Any], step: Step) -> None:
+def _step(body: dict[str, Any], step: Step, budget: Budget) -> None:
+    budget.spend()
     if step.op == "set":
-        _put(body, _target(step.path or "", "path"), step.value)
+        value = _copied(step.value, _Room(MAX_OUTPUT, budget))
+        _put(body, _target(step.path or "", "path"), value)
     elif step.op == "remove":
         _take(body, _target(step.path or "", "path"))
     else:
@@ -176,7 +208,7 @@ def _put(target: dict[str, Any], parts: tuple[str, ...], value: Any) -> None:
         if not isinstance(inner, dict):
             inner = target[part] = {}
         target = inner
-    target[parts[-1]] = copy.deepcopy(value)  # others may hold it, and it may be changed here
+    target[parts[-1]] = value
 
 
 def _take(target: dict[str, Any], parts: tuple[str, ...]) -> Any:
@@ -188,7 +220,36 @@ def _take(target: dict[str, Any], parts: tuple[str, ...]) -> Any:
     return target.pop(parts[-1], MISSING)
 
 
-def _check_size(value: Any) -> None:
+class _Room:
+    """How large what is copied may become, as JSON."""
+
+    __slots__ = ("_budget", "_left")
+
+    def __init__(self, size: int, budget: Budget) -> None:
+        self._left = size
+        self._budget = budget
+
+    def take(self, size: int, steps: int) -> None:
+        self._budget.spend(steps)
+        self._left -= size
+        if self._left < 0:
+            raise TransformFailed(_TOO_LARGE)
+
+
+def _copied(value: Any, room: _Room) -> Any:
+    """A copy that nothing else holds: the original may be in use elsewhere."""
+    if isinstance(value, dict):
+        room.take(sum(len(name) + 4 for name in value), len(value))
+        return {name: _copied(member, room) for name, member in value.items()}
+    if isinstance(value, list):
+        room.take(2 * len(value), len(value))
+        return [_copied(member, room) for member in value]
+    if isinstance(value, str):
+        room.take(len(value), 0)
+    return value
+
+
+def _check_size(value: Any, budget: Budget) -> None:
     """Refuse what would be too long as JSON, without writing it out."""
     size = 0
     stack = [value]
@@ -198,9 +259,11 @@ def _check_size(value: Any) -> None:
         if isinstance(found, str):
             size += len(found)
         elif isinstance(found, dict):
+            budget.spend(len(found))
             size += sum(len(name) + 3 for name in found)
             stack.extend(found.values())
         elif isinstance(found, list):
+            budget.spend(len(found))
             stack.extend(found)
     if size > MAX_OUTPUT:
-        raise TransformFailed(f"the result has more than {MAX_OUTPUT} bytes")
+        raise TransformFailed(_TOO_LARGE)

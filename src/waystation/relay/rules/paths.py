@@ -17,6 +17,8 @@ from waystation.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from waystation.relay.rules.budget import Budget
+
 ROOTS = frozenset({"body", "headers", "query", "method", "path"})
 MAX_PATH = 300
 _MAX_PARTS = 32
@@ -33,9 +35,15 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 MISSING: Any = object()
 """What a path finds where there is nothing."""
 
+UNREAD: Any = object()
+"""A body that we cannot read."""
+
+_JSON_LIKE = re.compile(rb"(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?[\s\0]*[\[{]")
+"""Also after a byte order mark, and in UTF-16 or UTF-32. (curl calls any body a form.)"""
+
 
 class Webhook:
-    """A webhook as rules see it. The body is parsed when somebody first looks at it."""
+    """A webhook as rules see it. The body is parsed when a rule first looks at it."""
 
     def __init__(
         self,
@@ -50,13 +58,21 @@ class Webhook:
         self.method = method
         self.path = path
         self.query_string = query
-        self.deadline = float("inf")
         self._body: Any = MISSING
         self._query: dict[str, Any] | None = None
 
     @property
     def body(self) -> Any:
-        """JSON or form fields as values, any other text as text, and None for what is neither."""
+        """JSON or form fields as values, any other text as a string; None if it is not readable."""
+        return self._parsed() if self.readable else None
+
+    @property
+    def readable(self) -> bool:
+        """Whether we read the body as any other program would. One that looks like JSON but is not
+        valid JSON may mean something to its receiver that we cannot know."""
+        return self._parsed() is not UNREAD
+
+    def _parsed(self) -> Any:
         if self._body is MISSING:
             self._body = _parsed(self.content, self.headers.get("content-type", ""))
         return self._body
@@ -69,17 +85,20 @@ class Webhook:
                 return self.headers
             case "query":
                 if self._query is None:
-                    self._query = _fields(self.query_string)
+                    self._query = _fields(self.query_string, {})
                 return self._query
             case "method":
                 return self.method
             case _:
                 return self.path
 
-    def find(self, parts: Parts) -> list[Any]:
+    def find(self, parts: Parts, budget: Budget) -> list[Any]:
         """Everything at a path: one value, or as many as its wildcards match."""
-        found = [self.root(str(parts[0]))]
+        found = [self.root(str(parts[0]))] if parts[0] != "body" or self.readable else []
         for part in parts[1:]:
+            budget.spend(len(found))
+            if part == _WILD:
+                budget.spend(sum(len(value) for value in found if isinstance(value, list)))
             found = list(_step(found, part))
             if not found:
                 break
@@ -88,25 +107,26 @@ class Webhook:
 
 def _parsed(content: bytes, content_type: str) -> Any:
     kind = content_type.partition(";")[0].strip().lower()
+    looks_like_json = _JSON_LIKE.match(content) is not None
     try:
-        form = kind == "application/x-www-form-urlencoded"
-        if form and content.lstrip()[:1] not in (b"{", b"["):  # curl says so of any body
-            return _fields(content.decode())
+        if kind == "application/x-www-form-urlencoded" and not looks_like_json:
+            return _fields(content.decode(), UNREAD)
         try:
             return msgspec.json.decode(content)
         except UNREADABLE:
-            return content.decode()
+            says_json = kind == "application/json" or kind.endswith("+json")
+            return UNREAD if looks_like_json or (says_json and content) else content.decode()
     except UnicodeDecodeError:
-        return None
+        return UNREAD
 
 
-def _fields(text: str) -> dict[str, Any]:
+def _fields(text: str, too_many: Any) -> Any:
     """Form fields. One that comes several times is a list."""
     found: dict[str, Any] = {}
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:
-        return found
+        return too_many
     for name, value in pairs:
         if name not in found:
             found[name] = value

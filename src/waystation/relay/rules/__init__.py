@@ -1,0 +1,1 @@
+"""Rules: which webhooks a connection wants, and what it makes of them."""

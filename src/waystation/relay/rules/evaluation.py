@@ -1,0 +1,116 @@
+"""Running rules: short work where it is, long work in a thread beside the event loop.
+
+All rules of an event share one budget, whichever connection they belong to. What may take long
+waits for its account's turn, so that no account has more than one thread at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
+
+from waystation.patterns import Newest
+from waystation.relay.rules.budget import Budget
+from waystation.relay.rules.filters import BodyUnreadable, stored_filter
+from waystation.relay.rules.transforms import apply, stored_transform, weight_of
+from waystation.relay.states import webhook_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from waystation.relay.rules.paths import Webhook
+    from waystation.relay.tables import Connection, DeliveryStatus, Event
+
+    Decision = tuple[DeliveryStatus, str | None]
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+SHORT = 64 * 1024
+"""Bytes of body times rules that are looked at on the event loop: a few milliseconds at most."""
+
+_THREADS = 2
+_MOST_BUDGETS = 10_000
+_BUDGET_SECONDS = 10.0
+"""After so long an event's rules may spend anew: it is being retried."""
+
+
+class Rules:
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rules")
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._budgets: Newest[str, tuple[float, Budget]] = Newest(_MOST_BUDGETS)
+
+    def are_short(self, event: Event, connections: Sequence[Connection]) -> bool:
+        """Whether the filters of an event can be run on the event loop."""
+        weight = sum(_filter_weight(connection) for connection in connections)
+        return event.size * weight <= SHORT * 4  # a stored size counts four bytes a character
+
+    def decide_now(self, event: Event, connections: Sequence[Connection]) -> list[Decision]:
+        """What is to become of an event at each connection, by their filters."""
+        webhook, budget = webhook_of(event), self._budget(event.event_id)
+        budget.start()
+        return [_decision(connection, webhook, budget) for connection in connections]
+
+    async def decide(self, event: Event, connections: Sequence[Connection]) -> list[Decision]:
+        """The same, without holding up anybody."""
+        if self.are_short(event, connections):
+            return self.decide_now(event, connections)
+        return await self._beside(event.user_id, lambda: self.decide_now(event, connections))
+
+    async def transformed(self, connection: Connection, event: Event) -> tuple[bytes, bool]:
+        """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
+        transform = stored_transform(connection.transform)
+        budget = self._budget(event.event_id)
+
+        def work() -> tuple[bytes, bool]:
+            budget.start()
+            return apply(transform, webhook_of(event), budget)
+
+        if event.size * weight_of(transform) <= SHORT * 4:
+            return work()
+        return await self._beside(event.user_id, work)
+
+    async def _beside(self, account: str, work: Callable[[], T]) -> T:
+        turn = self._turns.setdefault(account, asyncio.Lock())
+        async with turn:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _budget(self, event_id: str) -> Budget:
+        """What an event's rules have left."""
+        now = time.monotonic()
+        begun, budget = self._budgets.get(event_id) or (0.0, Budget())
+        if now - begun > _BUDGET_SECONDS:
+            budget = Budget()
+            self._budgets[event_id] = (now, budget)
+        return budget
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _filter_weight(connection: Connection) -> int:
+    if connection.filters is None:
+        return 0
+    try:
+        return stored_filter(connection.filters).weight
+    except Exception:  # noqa: BLE001 - what another service wrote shows when it is run
+        return 1
+
+
+def _decision(connection: Connection, webhook: Webhook, budget: Budget) -> Decision:
+    if connection.filters is None:
+        return "pending", None
+    try:
+        passed = stored_filter(connection.filters).passes(webhook, budget)
+    except BodyUnreadable as reason:
+        return "filtered", str(reason)
+    except Exception as error:  # noqa: BLE001 - whatever it is, only this delivery fails
+        log.warning("the filter of %s failed: %s", connection.connection_id, error)
+        return "failed", f"the filter failed: {error}"[:300]
+    return ("pending", None) if passed else ("filtered", None)
