@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
 import waystation
@@ -18,27 +19,47 @@ def is_door(module: str) -> bool:
     return (ROOT.parent.joinpath(*parts) / "__init__.py").exists() or parts[-1] == "system"
 
 
+def modules(path: Path) -> list[str]:
+    """Our own modules that a file imports, in whatever way."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            inside = {alias.name for alias in node.names} - exported(node.module)
+            found.append(node.module)
+            found += filter(is_module, (f"{node.module}.{name}" for name in inside))
+    return [module for module in found if module.startswith("waystation.")]
+
+
+def exported(module: str) -> set[str]:
+    """What a room speaks for, by names that may also be those of modules in it."""
+    if not module.startswith("waystation."):
+        return set()
+    return set(getattr(importlib.import_module(module), "__all__", ()))
+
+
+def is_module(name: str) -> bool:
+    return ROOT.parent.joinpath(*name.split(".")).with_suffix(".py").exists()
+
+
 def test_other_rooms_import_what_a_room_exports() -> None:
     found = []
     for path in ROOT.rglob("*.py"):
         room = path.relative_to(ROOT).parts[0]
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom) or node.module is None:
+        for module in modules(path):
+            parts = module.split(".")
+            if len(parts) < 3 or parts[1] == room:
                 continue
-            parts = node.module.split(".")
-            if parts[0] != "waystation" or len(parts) < 3 or parts[1] == room:
-                continue
-            if not is_door(node.module) and (room, parts[1]) != ("cli.py", "server"):
-                found.append(f"{path.relative_to(ROOT)}: {node.module}")
+            if not is_door(module) and (room, parts[1]) != ("cli.py", "server"):
+                found.append(f"{path.relative_to(ROOT)}: {module}")
     assert found == []
     assert len(ROOMS) > 10
 
 
 def imports(path: Path) -> set[str]:
     """The rooms that a file imports from."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    found = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return {module.split(".")[1] for module in found if module.startswith("waystation.")}
+    return {module.split(".")[1] for module in modules(path)}
 
 
 def systems() -> set[str]:

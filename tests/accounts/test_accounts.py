@@ -16,7 +16,7 @@ from waystation.accounts.passwords import Passwords
 from waystation.accounts.plans import PLANS
 from waystation.accounts.tables import ApiKey, User
 from waystation.errors import Conflict, Overloaded
-from waystation.store import Put, exists, remove
+from waystation.store import Put, exists, remove, set_to
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,6 +227,8 @@ async def test_an_account_that_another_service_wrote_is_a_tenant(server: Site) -
     user = User(user_id="usr_x", email="x@example.com", name="X", created_at=now, updated_at=now)
     await server.runtime.store.put(user)
     await server.runtime.store.update(User.key("usr_x"), remove("role"), when=exists())
+    assert await server.accounts.role("usr_x") == "tenant"
+    await server.runtime.store.update(User.key("usr_x"), set_to("role", "owner"), when=exists())
     assert await server.accounts.role("usr_x") == "tenant"
     assert await server.accounts.role("usr_gone") == "tenant"
 

@@ -273,3 +273,17 @@ async def test_draining_leaves_to_others_what_takes_too_long(
     await timed.tick()
     await timed.drain(10)
     assert looks == 2
+
+
+async def test_nothing_new_is_begun_once_it_is_to_stop(store: Store, name: str) -> None:
+    looks, work = counting()
+    stopping = asyncio.Event()
+    timed = TimedWork(Timers(store, name), work, stopping)
+    await timed.timers.ensure("x", timed.timers.now())
+    stopping.set()
+    timed.kick("x")
+    await timed.tick()
+    await timed.drain(1)
+    timed.kick("x")
+    await timed.drain(1)
+    assert looks == []

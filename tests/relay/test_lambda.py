@@ -11,7 +11,7 @@ from tests.relay.hub import hub_at
 from tests.server.events import sqs_record
 from tests.support.site import SECRET
 from waystation.relay.connections import NewConnection
-from waystation.relay.paths import Webhook
+from waystation.relay.rules.paths import Webhook
 from waystation.relay.sources import NewSource
 from waystation.relay.tables import RECEIVED
 from waystation.seam import settings_of

@@ -9,11 +9,11 @@ import pytest
 
 from tests.relay.hub import hub_at
 from tests.support.faults import Faults, relay_on
-from waystation.errors import StoreUnavailable
+from waystation.errors import Overloaded, StoreUnavailable
 from waystation.outbound import Reply
-from waystation.patterns import Timer, Timers
+from waystation.patterns import Timer, Timers, WriteBatches
 from waystation.relay.connections import NewConnection
-from waystation.relay.paths import Webhook
+from waystation.relay.rules.paths import Webhook
 from waystation.relay.service import EventRef, Relay
 from waystation.relay.sources import NewSource
 from waystation.relay.tables import Attempt, Delivery, Event
@@ -48,7 +48,7 @@ def writes(actions: Any, kind: type) -> bool:
 
 async def stranded(hub: Hub, source: str) -> str:
     """An event that was acknowledged by a process that has no worker, and then ended."""
-    dead = Relay(hub.runtime.store, hub.runtime.vault, hub.runtime.outbound)
+    dead = Relay(hub.runtime.store, hub.runtime.vault, hub.relay.outbound)
     known = await dead.directory.source(source)
     assert known is not None
     receipt = await dead.receive(known, Webhook(b'{"n": 1}', {}), "127.0.0.1")
@@ -298,7 +298,7 @@ async def test_an_event_can_go_to_an_inbox(hub: Hub) -> None:
         put.append((place, event.event_id, body))
         return Reply(201)
 
-    relay = Relay(hub.runtime.store, hub.runtime.vault, hub.runtime.outbound, inbox=inbox)
+    relay = Relay(hub.runtime.store, hub.runtime.vault, hub.relay.outbound, inbox=inbox)
     worker = Worker(relay)
     relay.deliver_here(worker.begin, worker.take, worker.timed.kick)
     user = await hub.server.accounts.find_or_open("ann@example.com")
@@ -311,3 +311,24 @@ async def test_an_event_can_go_to_an_inbox(hub: Hub) -> None:
     await worker.timed.finish()
     assert put == [({"tenant": "t", "inbox": "i"}, receipt.id, b'{"a": 1}')]
     assert (await hub.statuses(receipt.id))[0] == "delivered"
+
+
+async def test_an_outcome_is_written_however_much_waits(hub: Hub, receiver: Receiver) -> None:
+    """What was delivered is not delivered again because there was much to write."""
+    relay = Relay(
+        hub.runtime.store,
+        hub.runtime.vault,
+        hub.relay.outbound,
+        batches=WriteBatches(hub.runtime.store, most_waiting=0),
+    )
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = await stranded(hub, source)
+    known = await relay.directory.source(source)
+    assert known is not None
+    with pytest.raises(Overloaded):
+        await relay.receive(known, Webhook(b"{}", {}), "127.0.0.1")
+    worker = Worker(relay)
+    hub.clock.advance(31)
+    await worker.tend()
+    assert (await hub.statuses(event_id))[0] == "delivered"

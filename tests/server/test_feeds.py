@@ -18,11 +18,12 @@ from waystation.clock import ManualClock
 from waystation.patterns import Leases
 from waystation.seam import Running, System, Watcher
 from waystation.server.feeds import FeedRunner
-from waystation.store import FeedHolder, checkpoints, open_store
+from waystation.store import FeedHolder, Item, Table, checkpoints, open_store
 from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from waystation.store import Change, Store
 
@@ -251,3 +252,58 @@ async def test_changes_that_went_unread_for_too_long_are_reported(clock: ManualC
             await write(store, "3")
             await until(lambda: heard.ids == ["1", "3"])
         assert runner.lost
+
+
+async def test_a_slow_watcher_makes_progress_however_often_it_is_stopped(store: Store) -> None:
+    heard: list[str] = []
+
+    async def handle(change: Change) -> None:
+        assert isinstance(change.new, Letter)
+        heard.append(change.new.letter_id)
+        await asyncio.sleep(0.03)
+
+    await write(store, *map(str, range(40)))
+    runner = FeedRunner(store, Watcher("test", letters, handle))
+    for _ in range(4):
+        async with following(runner) as task:
+            await until(lambda: len(heard) % 10 == 7)
+            task.cancel()  # as at the end of the grace period
+        heard.append("stopped")
+    assert len(set(heard)) > 20
+
+
+async def test_rows_of_other_services_do_not_hold_up_the_feed(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    """They are read past without a pause after each hundred."""
+    foreign = Table("toy-letters", pk="pk", sk="sk", stream=True)
+
+    class Theirs(Item, table=foreign, pk="THEIRS#{n}", sk="X"):
+        n: int
+
+    shared = tmp_path / "shared.db"
+    async with await open_store(f"sqlite:///{shared}", [foreign], clock=clock) as store:
+        await store.batch_write(puts=[Theirs(n) for n in range(3_000)])
+    heard, begun = Heard(), time.monotonic()
+    async with await open_store(
+        f"sqlite:///{shared}", [letters, checkpoints], clock=clock
+    ) as store:
+        await write(store, "1")
+        async with following(heard.runner(store)):
+            await until(lambda: heard.ids == ["1"])
+    assert time.monotonic() - begun < 2
+
+
+async def test_what_came_before_a_watcher_is_not_its_loss(clock: ManualClock) -> None:
+    async with await open_store("sqlite://:memory:", [letters, checkpoints], clock=clock) as store:
+        await write(store, "1")
+        clock.advance(25 * 3600)
+        await store.sweep()
+        await write(store, "2")
+        heard = Heard()
+        runner = heard.runner(store)
+        async with following(runner):
+            await until(lambda: heard.ids == ["2"])
+            await write(store, "3")
+            await until(lambda: heard.ids == ["2", "3"])
+        assert not runner.lost

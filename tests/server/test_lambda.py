@@ -194,6 +194,22 @@ async def test_changes_come_again_from_the_first_failure_on() -> None:
     assert seen == ["101"]
 
 
+async def test_a_watcher_that_fails_keeps_no_other_from_the_changes() -> None:
+    seen: list[str] = []
+
+    async def fail(change: Change) -> None:
+        raise ValueError("not this one")
+
+    async def watch(change: Change) -> None:
+        seen.append(change.id)
+
+    both = [Watcher("a", model.things, fail), Watcher("b", model.things, watch)]
+    event = {"Records": [stream_record(n) for n in (1, 2)]}
+    got = await follow(event, {"dev-things": both})
+    assert got == {"batchItemFailures": [{"itemIdentifier": "101"}]}
+    assert seen == ["101", "102"]
+
+
 @pytest.mark.parametrize("table", ["dev-things", "prod-things"])
 async def test_a_table_that_nobody_follows_loses_nothing(table: str) -> None:
     with pytest.raises(SettingsError, match=table):

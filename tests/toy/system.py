@@ -37,6 +37,7 @@ class Letters:
         self.hand_over = hand_over
         self.looked_after = 0
         self.written = Counter("waystation_toy_letters", "Letters written", registry=None)
+        self.rounds = Counter("waystation_toy_rounds", "Rounds of the job", registry=None)
 
     async def write(self, box: str, letter_id: str) -> None:
         await self.store.put(Letter(box=box, letter_id=letter_id), when=absent())
@@ -64,6 +65,7 @@ class Letters:
 
     async def look_after(self) -> None:
         self.looked_after += 1
+        self.rounds.inc()
 
     async def greet(self, request: Request) -> Response:
         name = request.path.removeprefix("/toy/")
@@ -87,7 +89,7 @@ def open_toy(parts: Parts) -> Running:
         jobs={"toy": every(60, toy.look_after)},
         tend=toy.look_after,
         checks=[Check("toy", toy.check, "set WAYSTATION_TOY_GREETING to something kind")],
-        metrics=[toy.written],
+        metrics=[toy.written, toy.rounds],
     )
 
 

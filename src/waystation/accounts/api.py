@@ -112,7 +112,7 @@ class AccountController(Controller):
             email=user.email,
             name=user.name,
             plan=user.plan,
-            role=user.role,
+            role=user.known_role,
             limits=PLANS[user.plan],
             created_at=user.created_at,
         )

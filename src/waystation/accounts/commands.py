@@ -42,6 +42,6 @@ async def create_key(call: Call) -> None:
         "email": user.email,
         "permissions": key.permissions,
         "plan": user.plan,
-        "role": user.role,
+        "role": user.known_role,
     }
     call.show(created, secret)

@@ -151,7 +151,7 @@ class Accounts:
     async def role(self, user_id: str) -> Role:
         """What an account is to the installation. Doubt makes it a tenant."""
         user = await self._store.get(User.key(user_id))
-        return "tenant" if user is None else user.role
+        return "tenant" if user is None else user.known_role
 
     async def find_or_open(self, email: str) -> User:
         """The account of an email; opened as an operator's, without limits, if there is none."""

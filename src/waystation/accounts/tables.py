@@ -38,7 +38,8 @@ class User(
 ):
     """An account. `password_hash` is None for those who sign in elsewhere.
 
-    `role` says whether it belongs to the installation or to somebody who signed up.
+    `role` is `operator` where it belongs to the installation; whatever else is there makes it a
+    tenant's.
     `billed_at` is the time of the latest subscription event that has set the plan.
     """
 
@@ -47,7 +48,7 @@ class User(
     name: str
     password_hash: str | None = None
     plan: Plan = "free"
-    role: Role = "tenant"
+    role: str | None = None
     stripe_customer_id: str | None = None
     stripe_sub_id: str | None = None
     github_id: str | None = None
@@ -58,6 +59,10 @@ class User(
     billed_at: int = 0
     created_at: str
     updated_at: str
+
+    @property
+    def known_role(self) -> Role:
+        return "operator" if self.role == "operator" else "tenant"
 
 
 class EmailClaim(Item, table=main, pk="EMAIL#{email}", sk="CLAIM", rename="camel", kw_only=True):

@@ -54,13 +54,19 @@ Work = Callable[[str, Look], Awaitable[int | None]]
 
 
 class TimedWork:
-    def __init__(self, timers: Timers, work: Work) -> None:
+    def __init__(self, timers: Timers, work: Work, stopping: asyncio.Event | None = None) -> None:
+        """Once `stopping` is set, nothing new is begun."""
         self.timers = timers
-        self.stopping = False
+        self._stopping = stopping or asyncio.Event()
+        self._cancelling = False
         self._work = work
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: dict[str, bool] = {}
         self._later: set[str] = set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._cancelling or self._stopping.is_set()
 
     def kick(self, name: str) -> None:
         """Look at a name now; again if somebody is looking already."""
@@ -120,7 +126,6 @@ class TimedWork:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until told to stop, then finish what was begun."""
-        self.stopping = False
         while not stopping.is_set():
             try:
                 await self.tick()
@@ -129,7 +134,6 @@ class TimedWork:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS):
                     await stopping.wait()
-        self.stopping = True
         await self.finish()
 
     async def finish(self) -> None:
@@ -142,12 +146,12 @@ class TimedWork:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.finish()
-        self.stopping = True
+        self._cancelling = True
         left = list(self._tasks)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self.stopping = False
+        self._cancelling = False
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside everything else; `finish` waits for it."""

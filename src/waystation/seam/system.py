@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import DeclarationError
+from waystation.outbound import Outbound
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from waystation.blobs import Blobs
-    from waystation.outbound import Outbound
+    from waystation.outbound import Guard
     from waystation.patterns import Cursors, Idempotency, Vault
     from waystation.queues import Consumer, Queues, QueueSpec
     from waystation.seam.callers import Callers
@@ -36,7 +37,11 @@ Offer = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Watcher:
-    """Follows the changes of a table: each at least once, and in order for each item.
+    """Follows the changes of a table: each at least once, and those of an item in order.
+
+    A process that stalls while it handles a change, for longer than its lease lasts, may finish
+    after its successor has gone on. What such a watcher writes should be conditional on what it
+    found, as everything that may come twice should be.
 
     `name` is what its position is kept under: renaming a watcher begins the feed anew.
     """
@@ -70,7 +75,7 @@ class Parts:
         queues: Queues,
         blobs: Blobs,
         vault: Vault,
-        outbound: Outbound,
+        guard: Guard,
         idempotency: Idempotency,
         cursors: Cursors,
         stopping: asyncio.Event,
@@ -81,7 +86,10 @@ class Parts:
         self.queues = queues
         self.blobs = blobs
         self.vault = vault
-        self.outbound = outbound
+        self.guard = guard
+        self.outbound = Outbound(guard)
+        """The way out of the system that is being opened: each has sockets of its own."""
+
         self.idempotency = idempotency
         self.cursors = cursors
         self.stopping = stopping
@@ -89,6 +97,7 @@ class Parts:
         self._offers: dict[str, Offer] = {}
         self._wanted: dict[str, str] = {}
         self._opening = ""
+        self._outbounds = [self.outbound]
 
     def offer(self, name: str) -> Offer:
         """What another system offers under a name. It may be called once all systems are open."""
@@ -103,13 +112,21 @@ class Parts:
         """Open the systems and wire them together."""
         opened: dict[str, Running] = {}
         for system in systems:
+            if system.name in opened:
+                raise DeclarationError(f"two systems are called {system.name}")
             self._opening = system.name
+            self.outbound = Outbound(self.guard)
+            self._outbounds.append(self.outbound)
             opened[system.name] = system.open(self) if system.open else Running()
         self._offers = merged("offer", (running.offers for running in opened.values()))
         for name, system_name in self._wanted.items():
             if name not in self._offers:
                 raise DeclarationError(f"{system_name} needs {name}, which no system offers")
         return opened
+
+    async def close(self) -> None:
+        for outbound in self._outbounds:
+            await outbound.close()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waystation.seam import Callers, Permission
 
 
+_NOTHING = "there is nothing at this address"
 _BY_METHOD: dict[str, Permission] = {"GET": "read", "HEAD": "read"}
 
 
@@ -43,7 +44,7 @@ def build_api(
             principal = await callers.authenticate(connection.headers.get("authorization"))
         scope["account"] = principal.user_id
         if handler.opt.get("operators") and await callers.role(principal.user_id) != "operator":
-            raise NotFound("there is nothing at this address")
+            raise NotFound(_NOTHING)
         principal.require(handler.opt.get("needs") or _BY_METHOD.get(scope["method"], "write"))
         scope["user"] = principal
 
@@ -75,7 +76,7 @@ def _hidden() -> Router:
     """Litestar would serve the description itself; ours is at /openapi.json and /docs."""
 
     def gone(*_: object) -> None:
-        raise NotFound("there is nothing at this address")
+        raise NotFound(_NOTHING)
 
     return Router(
         path="/schema",
@@ -96,6 +97,8 @@ def _refused(request: Request[Any, Any, Any], error: HTTPException) -> Response[
     """What Litestar itself refuses: no such route or method, a body that is not as declared."""
     found = problems.validation_errors(error.extra)
     status = error.status_code
+    if status == 404:  # as where something is hidden
+        return _failed(request, NotFound(_NOTHING))
     if found:
         detail = "; ".join(f"{entry.field}: {entry.message}" for entry in found)
         document = problems.problem(status, detail, code="invalid_input", errors=found)

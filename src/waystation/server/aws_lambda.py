@@ -239,16 +239,29 @@ async def follow(
 
     `watchers` are by the name of their table.
     """
+    records: dict[str, list[dict[str, Any]]] = {}
     for record in event["Records"]:
         name = record["eventSourceARN"].split(":table/")[1].partition("/")[0]
-        if name not in watchers:
-            raise SettingsError(f"nothing here follows the table {name}")
+        records.setdefault(name, []).append(record)
+    if unknown := records.keys() - watchers.keys():
+        raise SettingsError(f"nothing here follows the table {min(unknown)}")
+    failures = []
+    for name, some in records.items():
+        # One that fails keeps the others from nothing: they hear of the rest now, and once more.
+        ends = [await _followed(watcher, some) for watcher in watchers[name]]
+        if (first := min(ends)) < len(some):
+            number = some[first]["dynamodb"]["SequenceNumber"]
+            failures.append({"itemIdentifier": number})
+    return {"batchItemFailures": failures}
+
+
+async def _followed(watcher: Watcher, records: list[dict[str, Any]]) -> int:
+    """How many records a watcher has dealt with before it failed."""
+    for n, record in enumerate(records):
         try:
-            for watcher in watchers[name]:
-                for change in changes_of(watcher.table, record):
-                    await watcher.handle(change)
+            for change in changes_of(watcher.table, record):
+                await watcher.handle(change)
         except Exception:
-            number = record["dynamodb"]["SequenceNumber"]
-            log.exception("change %s of %s failed", number, name)
-            return {"batchItemFailures": [{"itemIdentifier": number}]}
-    return {"batchItemFailures": []}
+            log.exception("%s failed at a change of %s", watcher.name, watcher.table.name)
+            return n
+    return len(records)

@@ -70,6 +70,16 @@ async def examine(config: Path | None, systems: Sequence[System] = SYSTEMS) -> l
 
 async def _of_systems(settings: Settings, systems: Sequence[System]) -> list[Finding]:
     """What the systems themselves want to have checked."""
+    try:
+        return await _checks(settings, systems)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        detail = str(error) or type(error).__name__
+        return [
+            Finding("systems", False, detail, "one of the systems cannot be opened as it is set")
+        ]
+
+
+async def _checks(settings: Settings, systems: Sequence[System]) -> list[Finding]:
     async with running(settings, systems) as runtime:
         return [
             await _run_check(check.name, check.run, partial(_remedy, check))

@@ -2,7 +2,7 @@
 
 Whoever holds the watcher's lease reads, hands the changes over one by one, and moves the position
 only after the watcher is done with them. After a crash, another process goes on from there, so
-that a change may come again but none is left out, and those of an item stay in order. A watcher
+that a change may come again but none is left out, and those of an item come in order. A watcher
 that fails is tried again, later and later, and holds up its own feed only.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from typing import TYPE_CHECKING
 
 from waystation.errors import TransactionCancelled
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15
 _MOST = 100
+_BATCH_SECONDS = 0.5
 
 
 class WatcherCancelled(Exception):
@@ -49,6 +51,7 @@ class FeedRunner:
         self._leases = leases or Leases(store, seconds=LEASE_SECONDS, longest=math.inf)
         self._key = FeedHolder.key(watcher.table.name, watcher.name)
         self._failed: str | None = None
+        self._limit = 1
 
     @property
     def lag(self) -> float:
@@ -65,6 +68,7 @@ class FeedRunner:
                 self.behind_since = None  # it is another's to say
                 await pause(stopping, self._leases.seconds / 5)
                 continue
+            self._limit = 1  # so that something is got done however soon we must stop
             try:
                 await self._while_held(lease, stopping)
             finally:
@@ -95,7 +99,8 @@ class FeedRunner:
     async def _follow(self, lease: Lease, stopping: asyncio.Event) -> None:
         feed = self._store.changes(self.watcher.table, self.watcher.name)
         while lease.held and not stopping.is_set():
-            changes = await feed.read(1 if self._failed else _MOST)
+            begun = time.monotonic()
+            changes = await feed.read(1 if self._failed else self._limit)
             self._note_loss(feed)
             try:
                 for change in changes:
@@ -114,7 +119,11 @@ class FeedRunner:
             except TransactionCancelled as error:
                 raise _TakenOver from error
             self.behind_since = None
-            if not changes:
+            if feed.moved:
+                # What is dealt with between two positions should take about a second.
+                slow = time.monotonic() - begun > _BATCH_SECONDS
+                self._limit = max(1, self._limit // 2) if slow else min(_MOST, self._limit * 2)
+            else:
                 self._failed = None
                 await pause(stopping, feed.idle_seconds)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from waystation.blobs import open_blobs
 from waystation.errors import DeclarationError
-from waystation.outbound import Guard, Outbound
+from waystation.outbound import Guard
 from waystation.patterns import Cursors, Idempotency
 from waystation.queues import open_queues
 from waystation.seam import Parts, Running, every, merged, queues_of, tables_of
@@ -20,7 +22,7 @@ from waystation.store import open_store
 from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
 
     from waystation.blobs import Blobs
     from waystation.clock import Clock
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from waystation.seam import Callers, System
     from waystation.settings import Settings
     from waystation.store import Store
+
+log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 60.0
 _SWEEP_LIMIT = 500
@@ -57,28 +61,28 @@ class Runtime:
         self.queues = queues
         self.blobs = blobs
         self.vault = vault
-        self.outbound = Outbound(Guard(settings.networks))
         self.metrics = Metrics()
         self.supervisor = Supervisor()
         self.idempotency = Idempotency(store, hook=self._count)
         self.sign_ins = Idempotency(store, ttl=_SIGN_IN_SECONDS, hook=self._count)
-        parts = Parts(
+        self._parts = Parts(
             settings=settings,
             store=store,
             queues=queues,
             blobs=blobs,
             vault=vault,
-            outbound=self.outbound,
+            guard=Guard(settings.networks),
             idempotency=self.idempotency,
             cursors=Cursors(vault),
             stopping=self.supervisor.stopping,
             background=background,
         )
         self.tables = tables_of(systems)
-        self.systems = parts.open(systems)
+        self.systems = self._parts.open(systems)
         self.provided = merged("name", (running.provide for running in self.running))
         self.consumers = [consumer for running in self.running for consumer in running.consumers]
         self.watchers = [watcher for running in self.running for watcher in running.watchers]
+        self._check_watchers()
         self.feeds = [FeedRunner(store, watcher) for watcher in self.watchers]
         for running in self.running:
             for collector in running.metrics:
@@ -102,39 +106,58 @@ class Runtime:
         self.metrics.idempotency.labels(outcome).inc()
 
     def _add_jobs(self) -> None:
-        jobs = merged("job", (running.jobs for running in self.running))
-        jobs |= {consumer.queue.spec.name: consumer.run for consumer in self.consumers}
-        jobs |= {feed.name: feed.run for feed in self.feeds}
-        jobs["sweep"] = every(_SWEEP_SECONDS, self._sweep)
         kind = self.settings.queue.partition(":")[0]
-        jobs["queues"] = every(_TEND_SECONDS[kind], self.queues.tend)
-        for name, job in jobs.items():
+        own = {
+            "sweep": every(_SWEEP_SECONDS, self._sweep),
+            "queues": every(_TEND_SECONDS[kind], self.queues.tend),
+        }
+        consumers = [{consumer.queue.spec.name: consumer.run} for consumer in self.consumers]
+        feeds = [{feed.name: feed.run} for feed in self.feeds]
+        theirs = [running.jobs for running in self.running]
+        for name, job in merged("job", [own, *consumers, *feeds, *theirs]).items():
             self.supervisor.add(name, job)
+
+    def _check_watchers(self) -> None:
+        merged("watcher", ({watcher.name: watcher} for watcher in self.watchers))
+        for watcher in self.watchers:
+            if watcher.table not in self.tables or not watcher.table.stream:
+                raise DeclarationError(
+                    f"{watcher.name} watches {watcher.table.name}, which is not a table of a "
+                    "system here with stream=True"
+                )
 
     async def tend(self) -> None:
         """All that is due, once: for where nothing runs in the background."""
-        await self.queues.tend()
-        await self._sweep()
-        for running in self.running:
-            if running.tend is not None:
-                await running.tend()
-        await self.drain(_FINISH_SECONDS)
+        tends = [running.tend() for running in self.running if running.tend is not None]
+        await _each(self.queues.tend(), self._sweep(), *tends)
+        await self.drain()
 
     async def drain(self, seconds: float = _FINISH_SECONDS) -> None:
         """Wait for what is under way; what takes longer is left to others, who find it."""
-        for running in self.running:
-            if running.drain is not None:
-                await running.drain(seconds)
+        drains = (running.drain for running in self.running)
+        await _each(*(drain(seconds) for drain in drains if drain is not None))
 
     async def close(self) -> None:
-        for running in self.running:
-            if running.close is not None:
-                await running.close()
-        await self.outbound.close()
+        closes = [running.close() for running in self.running if running.close is not None]
+        try:
+            await _each(*closes)
+        finally:
+            await self._parts.close()
 
     async def _sweep(self) -> None:
         while await self.store.sweep(_SWEEP_LIMIT) >= _SWEEP_LIMIT:
             pass  # there is more, and each round lets others write in between
+
+
+async def _each(*work: Awaitable[object]) -> None:
+    """Do several things at the same time: the failure of one keeps none of the others from being
+    done, and is raised after them."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    for error in errors[1:]:
+        log.error("something else failed, too", exc_info=error)
+    if errors:
+        raise errors[0]
 
 
 @asynccontextmanager

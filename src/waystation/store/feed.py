@@ -80,6 +80,8 @@ class ChangeFeed(ABC):
         self.table = table
         self.consumer = consumer
         self.lost = False
+        self.moved = False
+        """Whether the last read came to anything, be it items of types that are not declared."""
         self._saver = store
 
     @abstractmethod

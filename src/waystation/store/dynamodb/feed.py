@@ -96,6 +96,7 @@ class DynamoFeed(ChangeFeed):
         except StoreError:
             if not found:
                 raise  # otherwise what was read is handed over first, and the trouble comes again
+        self.moved = any(step.sequence != step.shard.sequence for step in reached)
         # Only now: whoever is interrupted before has read nothing.
         for step in reached:
             step.apply()

@@ -38,6 +38,7 @@ class SqliteFeed(ChangeFeed):
             "WHERE table_name=? AND seq>? ORDER BY seq LIMIT ?",
             (self._name, self._position, limit),
         )
+        self.moved = bool(rows)
         found: list[Change] = []
         for seq, at, old, new, by_ttl in rows:
             before = None if old is None else values.unpack(old)
@@ -50,7 +51,7 @@ class SqliteFeed(ChangeFeed):
         key = Checkpoint.key(self.table.name, self.consumer, _SHARD)
         checkpoint = await self._store.get(key)
         if checkpoint is None or checkpoint.sequence is None:
-            return 0
+            return self._trimmed()  # what came before a consumer is not its loss
         position = int(checkpoint.sequence)
         self.lost = self._trimmed() > position
         return position
