@@ -12,6 +12,8 @@ from tests.relay.hub import hub_at
 from tests.support.receiver import Reaction, receiving
 from waystation.errors import InvalidInput
 from waystation.outbound import Guard, Outbound
+from waystation.relay.tables import Connection
+from waystation.store import exists, set_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -185,7 +187,10 @@ async def test_in_production_private_destinations_are_refused(
         answer = await hub.call("POST", f"/v1/sources/{source}/connections", body)
         assert (answer.status, answer.fields) == (400, ["destination_url"])
         port = receiver.url.rpartition(":")[2]
-        await hub.connect(source, f"http://0x7f.0.0.1:{port}/")
+        connection = await hub.connect(source, "http://public.example/")
+        private = set_to("destination_url", f"http://0x7f.0.0.1:{port}/")
+        key = Connection.key(source, connection["id"])
+        await hub.runtime.store.update(key, private, when=exists())
         event = await hub.event(await hub.sent(source))
         assert "refused" in event["deliveries"][0]["error"]
         assert receiver.got == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from waystation.accounts.keys import PREFIX, ApiKeys
 from waystation.accounts.passwords import Passwords, check_password
-from waystation.accounts.tables import EmailClaim, Identity, Plan, User
+from waystation.accounts.tables import EmailClaim, Identity, KnownAddress, Plan, User
 from waystation.accounts.tokens import Sessions, Tokens
 from waystation.errors import (
     Conflict,
@@ -19,7 +19,7 @@ from waystation.errors import (
     TransactionCancelled,
     Unauthenticated,
 )
-from waystation.ids import new_id
+from waystation.ids import new_id, secret_hash
 from waystation.patterns import Limit, SharedLimiter
 from waystation.seam import Principal, Role
 from waystation.store import Put, absent
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from waystation.store import Store
 
 _EMAIL = re.compile(r"[^@\s#\x00-\x1f]{1,64}@(?:[^@\s.#\x00-\x1f]{1,63}\.)*[^@\s.#\x00-\x1f]{1,63}")
-_PER_ACCOUNT = Limit(10, 900)
+_PER_ACCOUNT_AND_ADDRESS = Limit(10, 900)
 _PER_ADDRESS = Limit(50, 900)
+_PER_ACCOUNT = Limit(100, 900)
+"""From all addresses that the account has not been signed in to from before."""
+
+_KNOWN_SECONDS = 90 * 86_400
 _SIGNUPS = Limit(20, 3600)
 
 
@@ -54,6 +58,7 @@ class Accounts:
         self.sessions = Sessions(store, vault)
         self.keys = ApiKeys(store)
         self._by_account = SharedLimiter(store, "login-account", _PER_ACCOUNT)
+        self._by_both = SharedLimiter(store, "login-account-address", _PER_ACCOUNT_AND_ADDRESS)
         self._by_address = SharedLimiter(store, "login-address", _PER_ADDRESS)
         self._by_signup = SharedLimiter(store, "signup", _SIGNUPS)
 
@@ -66,6 +71,7 @@ class Accounts:
         await self._by_signup.take(address)
         hashed = await self._passwords.hash(password)
         user = await self.open(email, name, self._signup_plan, password_hash=hashed)
+        await self._remember(user, address)
         return await self.sessions.begin(user.user_id)
 
     async def open(
@@ -113,9 +119,11 @@ class Accounts:
             email = folded(email)
         except InvalidInput:
             email = "nobody"
-        await self._by_address.take(address)
-        await self._by_account.take(email)
         user = await self.by_email(email)
+        await self._by_address.take(address)
+        await self._by_both.take(f"{email} {address}")
+        if not await self._is_known(user, address):  # the owner's own way in stays open
+            await self._by_account.take(email)
         hashed = None if user is None else user.password_hash
         try:
             right = await self._passwords.matches(password, hashed)
@@ -125,11 +133,28 @@ class Accounts:
         if not right or user is None:
             raise Unauthenticated("the email or the password is wrong")
         await self._give_back(email, address)
+        await self._remember(user, address)
         return await self.sessions.begin(user.user_id)
 
     async def _give_back(self, email: str, address: str) -> None:
         await self._by_account.give_back(email)
+        await self._by_both.give_back(f"{email} {address}")
         await self._by_address.give_back(address)
+
+    async def _is_known(self, user: User | None, address: str) -> bool:
+        """Whether an account has been signed in to from an address. Others are asked for as well,
+        so that the answer takes as long."""
+        user_id = "nobody" if user is None else user.user_id
+        key = KnownAddress.key(user_id, secret_hash(f"{user_id} {address}"))
+        return await self._store.get(key) is not None
+
+    async def _remember(self, user: User, address: str) -> None:
+        known = KnownAddress(
+            user_id=user.user_id,
+            address_hash=secret_hash(f"{user.user_id} {address}"),
+            expires_at=self._store.now() + _KNOWN_SECONDS,
+        )
+        await self._store.put(known)
 
     async def by_email(self, email: str) -> User | None:
         claim = await self._store.get(EmailClaim.key(email))

@@ -118,6 +118,14 @@ class Session(Item, table=sessions, pk="SESSION#{session_id}", kw_only=True):
     expires_at: int
 
 
+class KnownAddress(Item, table=sessions, pk="KNOWN#{user_id}#{address_hash}", kw_only=True):
+    """That somebody has signed in to an account from an address."""
+
+    user_id: str
+    address_hash: str
+    expires_at: int
+
+
 class SignIn(Item, table=sessions, pk="SIGNIN#{state_hash}", kw_only=True):
     """A sign-in elsewhere that was begun: what its return must bring."""
 

@@ -125,7 +125,7 @@ def _explained(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AddressRefused):
-            return f"address refused: {cause}"
+            return f"the host was refused: {cause}"
         cause = cause.__cause__ or getattr(cause, "os_error", None) or cause.__context__
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "the name could not be resolved"

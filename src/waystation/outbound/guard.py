@@ -4,7 +4,9 @@ whatever name, redirect or resolver led to it."""
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
+import unicodedata
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -41,6 +43,7 @@ _NEVER = [
 ]
 """Beside what Python calls private: shared, local, translated and tunnelled addresses."""
 
+_NUMBER = re.compile(r"(?i)\d+|0x[0-9a-f]*")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -88,6 +91,10 @@ class Guard:
             raise InvalidInput(field, "must not have a fragment: it would never be sent")
         if parts.username is not None or parts.password is not None:
             raise InvalidInput(field, "must not have a user name or password: use a header instead")
+        if _is_odd_number(host):
+            raise InvalidInput(
+                field, "must name its host, or have a plain address such as 192.0.2.1"
+            )
         if _is_literal(host) and not self.permits(host):
             raise InvalidInput(field, "must not be a private address")
         if host.rstrip(".").lower() in ("localhost", "ip6-localhost") and not self.permits(
@@ -99,13 +106,23 @@ class Guard:
         """A socket for an address that is about to be connected to."""
         family, kind, protocol, _, address = info
         if not self.permits(str(address[0])):
-            raise AddressRefused(f"{address[0]} is private or reserved")
+            raise AddressRefused("its address is private or reserved")
         return socket.socket(family, kind, protocol)
 
 
 def _plain(address: Address) -> Address:
     mapped = getattr(address, "ipv4_mapped", None)
     return address if mapped is None else mapped
+
+
+def _is_odd_number(host: str) -> bool:
+    """Whether a host is an address in one of the spellings that only some programs understand:
+    `127.1`, `2130706433`, `0x7f.1`, and digits of other scripts."""
+    plain = unicodedata.normalize("NFKC", host).rstrip(".")
+    last = plain.rpartition(".")[2]
+    if not _NUMBER.fullmatch(last):
+        return False
+    return plain != host or not _is_literal(plain)
 
 
 def _is_literal(host: str) -> bool:

@@ -62,6 +62,12 @@ class LocalLimiter:
         self._clock = clock
         self._windows: Newest[tuple[str, float], dict[int, int]] = Newest(_MAX_KEYS)
 
+    def check(self, key: str, limit: Limit) -> None:
+        """Raise TooManyRequests where one more would; count nothing."""
+        used = self._windows.get((key, limit.seconds))
+        if used and (wait := limit.wait(used, self._clock())):
+            raise _refusal(limit, wait)
+
     def take(self, key: str, limit: Limit) -> None:
         """Count one, or raise TooManyRequests."""
         now = self._clock()
@@ -120,12 +126,16 @@ class SharedLimiter:
 
 def _count(used: dict[int, int], limit: Limit, now: float) -> None:
     if wait := limit.wait(used, now):
-        raise TooManyRequests(
-            f"too many: at most {limit.count} are allowed in {limit.seconds:g} seconds",
-            retry_after=wait,
-        )
+        raise _refusal(limit, wait)
     n = limit.slice_at(now)
     used[n] = used.get(n, 0) + 1
+
+
+def _refusal(limit: Limit, wait: float) -> TooManyRequests:
+    return TooManyRequests(
+        f"too many: at most {limit.count} are allowed in {limit.seconds:g} seconds",
+        retry_after=wait,
+    )
 
 
 def _uncount(used: dict[int, int], now: float) -> None:

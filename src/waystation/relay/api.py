@@ -141,7 +141,10 @@ class ConnectionController(Controller):
         if data.status == "active":
             await relay.connections.get(request.user.user_id, connection_id)
             await relay.expect_change(connection_id)
-        changed = await relay.connections.change(request.user.user_id, connection_id, data)
+        admin = request.user.permissions == "admin"
+        changed = await relay.connections.change(
+            request.user.user_id, connection_id, data, admin=admin
+        )
         if data.status == "active":
             relay.lanes.reset(connection_id)
             await relay.wake(connection_id)

@@ -12,6 +12,7 @@ from waystation.accounts import PLANS, User
 from waystation.errors import (
     ConditionFailed,
     Conflict,
+    Forbidden,
     InvalidInput,
     NotFound,
     TransactionCancelled,
@@ -169,9 +170,16 @@ class Connections:
         return connection
 
     async def change(
-        self, user_id: str, connection_id: str, given: ConnectionChanges
+        self, user_id: str, connection_id: str, given: ConnectionChanges, *, admin: bool = False
     ) -> Connection:
+        """Only an `admin` may send the hidden headers of a connection to another place."""
         connection = await self.get(user_id, connection_id)
+        elsewhere = given.destination_url not in (UNSET, connection.destination_url)
+        if elsewhere and connection.headers and given.headers is UNSET and not admin:
+            raise Forbidden(
+                "this connection has hidden headers: changing its destination_url needs the "
+                "permission admin, or new headers"
+            )
         changes = [set_to("updated_at", iso(self._store.clock())), *self._rules(given)]
         if given.destination_url is not UNSET:
             if connection.inbox is not None:

@@ -14,7 +14,8 @@ from waystation.backoff import backoff
 from waystation.errors import Overloaded, StoreError, TransactionCancelled
 from waystation.outbound import Reply
 from waystation.patterns import Tally
-from waystation.relay import standard
+from waystation.relay import standard, trail
+from waystation.relay.forwarding import forwarded, with_query
 from waystation.relay.retries import GRACE_SECONDS, next_delay, remaining, stored_delays
 from waystation.relay.rules.transforms import TransformFailed
 from waystation.relay.states import (
@@ -27,6 +28,7 @@ from waystation.relay.states import (
 )
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
+from waystation.relay.trail import TRAIL
 from waystation.store import Claims, Put, attr, exists, key_of, partition, remove, set_to
 
 if TYPE_CHECKING:
@@ -46,16 +48,6 @@ KEPT_CHARACTERS = 1_000
 
 _CLAIMS = Claims("claim", "due_at")
 _TRIES = 12
-_MAX_QUERY = 4_000
-_NOT_FORWARDED = frozenset(
-    {
-        *("host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"),
-        *("proxy-authorization", "proxy-authenticate", "authorization", "cookie", "expect"),
-        *("content-length", "accept-encoding", "accept", "forwarded", "via"),
-        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "user-agent"),
-        *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
-    }
-)
 
 
 class Outcome(msgspec.Struct):
@@ -103,7 +95,7 @@ class Deliver:
             return Outcome(await self._inbox(place, event, body))
         now = int(self._store.clock())
         secrets = [s.secret for s in self._keyring.outbound(connection, now)]
-        headers = {n: v for n, v in webhook.headers.items() if n not in _NOT_FORWARDED}
+        headers = forwarded(webhook.headers)
         if transformed:
             headers["content-type"] = "application/json"
             headers.pop("content-encoding", None)
@@ -115,8 +107,9 @@ class Deliver:
             "x-waystation-event": event.event_id,
             "x-waystation-connection": connection.connection_id,
             "x-waystation-attempt": str(attempt),
+            TRAIL: trail.extended(webhook.headers.get(TRAIL, ""), event.source_id),
         }
-        url = _with_query(connection.destination_url, event.query_string)
+        url = with_query(connection.destination_url, event.query_string)
         reply = await self._outbound.request(
             "POST",
             url,
@@ -353,9 +346,3 @@ def _connection_tally(
 
 def _error_text(reply: Reply) -> str:
     return reply.error or f"the answer was {reply.status}"
-
-
-def _with_query(url: str, query: str | None) -> str:
-    if not query or len(query) > _MAX_QUERY:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}{query}"

@@ -22,15 +22,18 @@ def webhook_door(relay: Relay) -> Callable[[Request], Awaitable[Response]]:
 
     async def handle(request: Request) -> Response:
         headers = _headers(request)
+        raw = request.raw_path.decode("latin-1")
+        source_id = raw.removeprefix(_PREFIX).partition("/")[0]
         base = relay.public_url or f"{request.scheme}://{headers.get('host', '')}"
         answer = await ingest.take(
             request.method,
-            request.path.removeprefix(_PREFIX),
+            source_id,
+            request.path[len(_PREFIX) + len(source_id) :],
             request.query.decode("latin-1"),
             headers,
             request.body,
             request.client,
-            base + request.raw_path.decode("latin-1"),
+            base + raw,
         )
         content = b"" if request.method == "HEAD" else answer.body
         return Response(200, content, [(b"content-type", answer.content_type)])

@@ -20,7 +20,7 @@ from waystation.relay.events import MAX_LIMIT, Events
 from waystation.relay.replays import MAX_IDS, Replays
 from waystation.relay.service import Relay
 from waystation.relay.stats import Overview, Period  # noqa: TC001
-from waystation.relay.tables import EventStatus
+from waystation.relay.tables import Event, EventStatus
 from waystation.relay.tail import Tails
 from waystation.relay.views import (
     DeliveryView,
@@ -155,8 +155,9 @@ class EventController(Controller):
             start = int(last_event_id)
         else:
             start = milliseconds_of(since, "since", -1)
-        tails.check_room(user_id)
-        return ServerSentEvent(_messages(tails, user_id, source_id, None if start < 0 else start))
+        bell = tails.reserve(user_id)
+        followed = tails.follow(bell, user_id, source_id, None if start < 0 else start)
+        return ServerSentEvent(_messages(followed))
 
     @get("/{event_id:str}", summary="An event with its deliveries and their attempts")
     async def show(
@@ -202,9 +203,9 @@ class EventController(Controller):
 
 
 async def _messages(
-    tails: Tails, user_id: str, source_id: str | None, since: int | None
+    followed: AsyncIterator[tuple[int, Event | None]],
 ) -> AsyncIterator[ServerSentEventMessage]:
-    async for position, event in tails.follow(user_id, source_id, since):
+    async for position, event in followed:
         if event is None:
             yield ServerSentEventMessage(data=None, id=position, comment="here")
         else:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from waystation.errors import NotFound, Unauthenticated
-from waystation.patterns import Newest
+from waystation.patterns import Limit, LocalLimiter, Newest, sender_key
 from waystation.relay import signatures
 from waystation.relay.directory import ALERTS_PROVIDER, Known
 from waystation.relay.rules.paths import UNREADABLE, Webhook
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_BODY = 256 * 1024
 _MAX_PATH = 1_000
+_REFUSALS = Limit(100, 60)
+"""Wrong signatures from one address for one source, before they are refused unseen."""
+
 _MAX_CHALLENGE = 1_000
 _PAYPAL_HOSTS = frozenset({"api.paypal.com", "api.sandbox.paypal.com"})
 _CERTIFICATE_PATH = re.compile(r"/v1/notifications/certs/[\w-]{1,200}")
@@ -41,10 +44,12 @@ class Ingest:
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._certificates = Certificates(relay.outbound)
+        self._strangers = LocalLimiter(relay.store.clock)
 
     async def take(
         self,
         method: str,
+        source_id: str,
         path: str,
         query: str,
         headers: dict[str, str],
@@ -52,19 +57,25 @@ class Ingest:
         sender: str,
         url: str,
     ) -> Answer:
-        """`path` is what follows `/in/`, and `url` the whole of it as it was asked for. Refusals
-        are raised."""
-        source_id, _, rest = path.partition("/")
+        """`path` is what follows the source's id, and `url` the whole of it as it was asked for.
+        Refusals are raised."""
         known = await self._relay.directory.source(source_id)
-        if known is None or known.source.status != "active" or len(rest) > _MAX_PATH:
+        if known is None or known.source.status != "active" or len(path) > _MAX_PATH:
             raise NotFound("there is no such source, or it is paused")
         if known.source.provider == ALERTS_PROVIDER:
             raise NotFound("only this installation itself sends to this source")
-        self._relay.admit(known)
-        webhook = Webhook(body, headers, query, method, f"/{rest}" if rest else "")
+        stranger = f"{source_id} {sender_key(sender)}"
+        self._strangers.check(stranger, _REFUSALS)
+        webhook = Webhook(body, headers, query, method, path if path != "/" else "")
         if (text := hub_challenge(known, webhook)) is not None:
             return Answer(text.encode(), b"text/plain; charset=utf-8")
-        await self._check(known, webhook, url)
+        try:
+            await self._check(known, webhook, url)
+        except Unauthenticated:
+            # Forgers use up their own patience, not the minute of the source.
+            self._strangers.take(stranger, _REFUSALS)
+            raise
+        self._relay.admit(known)
         if (answer := provider_challenge(known.source.provider, webhook)) is not None:
             return answer
         receipt = await self._relay.receive(known, webhook, sender)

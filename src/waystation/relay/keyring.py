@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.errors import Conflict
 from waystation.relay import standard
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MARK = "sealed:"
 _MOST_OPEN = 4_096
+MAX_VALID = 5
 OVERLAP_SECONDS = 86_400
 """How long the old secret signs along after a rotation."""
 
@@ -63,10 +65,14 @@ class Keyring:
     def rotated(self, connection: Connection, now: int) -> tuple[str, str]:
         """A new secret before the one that was current, which is good for another day."""
         old = self.outbound(connection, now)
+        if len(old) >= MAX_VALID:
+            raise Conflict(
+                f"{MAX_VALID} secrets are valid already: rotate again once the oldest has run out"
+            )
         for secret in old:
             secret.until = secret.until or now + OVERLAP_SECONDS
         fresh = OutboundSecret(standard.new_secret())
-        return fresh.secret, self.seal([fresh, *old[:4]], connection.connection_id)
+        return fresh.secret, self.seal([fresh, *old], connection.connection_id)
 
     def outbound(self, connection: Connection, now: int) -> list[OutboundSecret]:
         """The secrets that a delivery is signed with now, the current one first."""

@@ -7,6 +7,7 @@ that is full, rate-limited or broken leaves its deliveries in the table, however
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,16 +26,18 @@ BREAK_AFTER = 10
 
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 600.0
+_SHORTEST_PAUSE = 5.0
 _MOST_IDLE = 50_000
 
 
 class Lane:
     """What this process is doing for one connection. Times are the clock's seconds."""
 
-    __slots__ = ("backlog", "blocked_until", "failures", "freed", "running")
+    __slots__ = ("backlog", "blocked_until", "failures", "freed", "running", "user_id")
 
     def __init__(self, failures: int) -> None:
         self.running = 0
+        self.user_id = ""
         self.backlog = False
         self.failures = failures
         self.blocked_until = 0.0
@@ -49,8 +52,10 @@ class Lane:
 
 
 class Lanes:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, most: int = MOST_AT_ONCE) -> None:
         self._clock = clock
+        self.most = most
+        self._by_account: Counter[str] = Counter()
         self._lanes: dict[str, Lane] = {}
         self._limiter = LocalLimiter(clock)
         self.running = 0
@@ -84,7 +89,7 @@ class Lanes:
         """Take a place in the lane, if there is one."""
         lane = self.of(connection)
         now = self._clock()
-        if lane.blocked_until > now or self.running >= MOST_AT_ONCE:
+        if lane.blocked_until > now or not self._has_share(connection.user_id):
             return False
         if lane.room(connection) <= 0:
             return False
@@ -97,20 +102,32 @@ class Lanes:
                 return False
         lane.running += 1
         self.running += 1
+        lane.user_id = connection.user_id
+        self._by_account[connection.user_id] += 1
         return True
+
+    def _has_share(self, user_id: str) -> bool:
+        """Whether an account may have one more place. No account has more than there are free: one
+        can take half of all, a second one a quarter, and a newcomer always finds room."""
+        free = self.most - self.running
+        return free > 0 and self._by_account[user_id] < free
 
     def release(self, connection_id: str) -> bool:
         """Give a place back; whether deliveries wait for it."""
         lane = self._lanes[connection_id]
         lane.running -= 1
         self.running -= 1
+        self._by_account[lane.user_id] -= 1
+        if not self._by_account[lane.user_id]:
+            del self._by_account[lane.user_id]
         lane.freed.set()
         return lane.backlog
 
     def succeeded(self, connection_id: str) -> None:
         lane = self._lanes[connection_id]
+        if lane.broken:  # what was asked for by others still holds
+            lane.blocked_until = 0.0
         lane.failures = 0
-        lane.blocked_until = 0.0
 
     def failed(self, connection_id: str) -> None:
         """Count a failure. After some in a row the lane rests, longer and longer."""
@@ -121,6 +138,14 @@ class Lanes:
         if lane.broken:
             pause = _FIRST_PAUSE * 2 ** min(10, lane.failures - BREAK_AFTER)
             lane.blocked_until = self._clock() + min(_LONGEST_PAUSE, pause)
+
+    def throttle(self, connection_id: str, seconds: float) -> None:
+        """The endpoint has asked for a pause, or cannot be reached behind its proxy: everything
+        for it waits, not only what was refused."""
+        lane = self._lanes[connection_id]
+        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, seconds))
+        lane.blocked_until = max(lane.blocked_until, self._clock() + pause)
+        lane.backlog = True
 
     def reset(self, connection_id: str) -> None:
         """Forget the failures: the owner says that the endpoint works again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import re
 import zlib
 from collections.abc import Callable
 from hashlib import sha256
@@ -26,10 +27,14 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from waystation.patterns import slack_signed
 from waystation.relay import standard
 from waystation.relay.rules.paths import UNREADABLE
+from waystation.times import seconds_of
 
 Algorithm = Literal["sha1", "sha256", "sha512"]
 _MOST_SIGNATURES = 20
 _MOST_FIELDS = 5_000
+_MAILGUN_TOKEN = re.compile(r"[0-9A-Za-z]{50}")
+_MAILGUN_SECONDS = 12 * 3600
+"""It tries again for eight hours with the same signature, whose token is remembered for longer."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -196,6 +201,8 @@ def _linear(arrival: Arrival, secret: str) -> bool:
 
 def _zendesk(arrival: Arrival, secret: str) -> bool:
     stamp = arrival.header("x-zendesk-webhook-signature-timestamp")
+    if abs(arrival.now - seconds_of(stamp)) > 300:
+        return False
     wanted = _base64(secret, stamp.encode("utf-8", "replace") + arrival.body)
     return bool(stamp) and same(arrival.header("x-zendesk-webhook-signature"), wanted)
 
@@ -223,6 +230,8 @@ def _sendgrid(arrival: Arrival, secret: str) -> bool:
     """The secret is the public key that SendGrid shows."""
     stamp = arrival.header("x-twilio-email-event-webhook-timestamp")
     signature = arrival.header("x-twilio-email-event-webhook-signature")
+    if not arrival.fresh(stamp, 300):
+        return False
     try:
         key = load_der_public_key(base64.b64decode(secret))
         if not isinstance(key, EllipticCurvePublicKey):
@@ -259,7 +268,9 @@ def mailgun_signature(body: bytes) -> _MailgunSignature | None:
 
 def _mailgun(arrival: Arrival, secret: str) -> bool:
     found = mailgun_signature(arrival.body)
-    if found is None:
+    if found is None or not _MAILGUN_TOKEN.fullmatch(found.token):
+        return False  # of a fixed length: what is signed is the timestamp and the token in a row
+    if len(found.timestamp) != 10 or not arrival.fresh(found.timestamp, _MAILGUN_SECONDS):
         return False
     content = (found.timestamp + found.token).encode("utf-8", "replace")
     return same(found.signature, _hex(secret, content))

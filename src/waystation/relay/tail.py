@@ -27,6 +27,7 @@ _HEARTBEAT_SECONDS = 15.0
 _MOST_TAILS = 200
 _MOST_PER_ACCOUNT = 10
 _MOST_SEEN = 50_000
+_CLAIM_SECONDS = 5.0
 _LIFE_SECONDS = 900.0
 
 
@@ -36,6 +37,7 @@ class Tails:
         self._store = relay.store
         self._stopping = stopping
         self._bells: dict[str, set[asyncio.Event]] = {}
+        self._waiting: dict[asyncio.Event, asyncio.TimerHandle] = {}
         relay.heard = self._ring
 
     def _ring(self, event: Event) -> None:
@@ -47,28 +49,40 @@ class Tails:
         """How many there are."""
         return sum(map(len, self._bells.values()))
 
-    def check_room(self, user_id: str) -> None:
-        """Refuse one more tail where there are enough."""
-        mine = len(self._bells.get(user_id, ()))
-        if mine >= _MOST_PER_ACCOUNT or self.open >= _MOST_TAILS:
+    def reserve(self, user_id: str) -> asyncio.Event:
+        """A place for one more tail, refused where there are enough. It is taken at once, and given
+        back if nobody comes for it."""
+        places = self._bells.setdefault(user_id, set())
+        if len(places) >= _MOST_PER_ACCOUNT or self.open >= _MOST_TAILS:
             raise TooManyRequests("too many tails are open", retry_after=30.0)
+        bell = asyncio.Event()
+        places.add(bell)
+        self._waiting[bell] = asyncio.get_running_loop().call_later(
+            _CLAIM_SECONDS, self._give_back, user_id, bell
+        )
+        return bell
+
+    def _give_back(self, user_id: str, bell: asyncio.Event) -> None:
+        self._waiting.pop(bell, None)
+        places = self._bells.get(user_id, set())
+        places.discard(bell)
+        if not places:
+            self._bells.pop(user_id, None)
 
     async def follow(
-        self, user_id: str, source_id: str | None, since: int | None
+        self, bell: asyncio.Event, user_id: str, source_id: str | None, since: int | None
     ) -> AsyncIterator[tuple[int, Event | None]]:
         """Events since a time in milliseconds, or from now on, each with the time to go on from
-        after a break. None is a sign of life. It ends by itself after a while, so that whoever
-        follows must show its key again."""
-        bell = asyncio.Event()
-        self._bells.setdefault(user_id, set()).add(bell)
+        after a break. None is a sign of life. It ends by itself after a while, so that its caller
+        must show its key again. `bell` is the place that was reserved for it."""
+        if (timer := self._waiting.pop(bell, None)) is None:
+            return  # it came too late
+        timer.cancel()
         try:
             async for shown in self._follow(user_id, source_id, since, bell):
                 yield shown
         finally:
-            bells = self._bells.get(user_id, set())
-            bells.discard(bell)
-            if not bells:
-                self._bells.pop(user_id, None)
+            self._give_back(user_id, bell)
 
     async def _follow(
         self, user_id: str, source_id: str | None, since: int | None, bell: asyncio.Event

@@ -17,6 +17,7 @@ from waystation.patterns import RESCUE_MS, TimedWork, guarded
 from waystation.relay.alerts import Alerts
 from waystation.relay.dispatch import CLAIM_MS
 from waystation.relay.replays import Replays
+from waystation.relay.retries import seconds_asked
 from waystation.relay.service import EventRef
 from waystation.relay.tables import Connection, Delivery, Event
 from waystation.store import Put, attr, key_of
@@ -42,6 +43,8 @@ _STRANDED_MS = 5_000
 
 _FULL_SECONDS = 20.0
 _GONE = 410
+_UNAVAILABLE = 503
+_BUSY = frozenset({429, 502, 504})
 
 
 class Worker:
@@ -115,6 +118,9 @@ class Worker:
                 lanes.succeeded(connection_id)
             elif reply is not None:
                 lanes.failed(connection_id)
+                asked = seconds_asked(reply.retry_after, self._store.clock())
+                if reply.status in _BUSY or (reply.status == _UNAVAILABLE and asked):
+                    lanes.throttle(connection_id, asked)
                 await self._after_failure(delivery, gone=reply.status == _GONE)
         finally:
             if lanes.release(connection_id):

@@ -65,16 +65,17 @@ class Front:
         self._api = api
         self._metrics = metrics
 
-    def door(self, path: str) -> Door | None:
-        """The door that a path leads to, if it leads to one."""
-        parts = path.split("/", 2)
+    def door(self, raw_path: str) -> Door | None:
+        """The door that a path leads to, if it leads to one. It has one spelling: with parts of it
+        percent-encoded, others on the way would see another path than we do."""
+        parts = raw_path.split("/", 2)
         door = self._doors.get(parts[1]) if len(parts) > 1 else None
-        return door if door is not None and door.leads_to(path) else None
+        return door if door is not None and door.leads_to(raw_path) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served here")
-        door = self.door(scope["path"])
+        door = self.door(scope["raw_path"].decode("latin-1"))
         if door is None:
             await self._pass_on(scope, receive, send)
             return

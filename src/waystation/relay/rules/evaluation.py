@@ -18,6 +18,7 @@ from waystation.relay.rules.budget import Budget
 from waystation.relay.rules.filters import BodyUnreadable, stored_filter
 from waystation.relay.rules.transforms import apply, stored_transform, weight_of
 from waystation.relay.states import webhook_of
+from waystation.relay.trail import TRAIL, loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +55,8 @@ class Rules:
     def decide_now(self, event: Event, connections: Sequence[Connection]) -> list[Decision]:
         """What is to become of an event at each connection, by their filters."""
         webhook, budget = webhook_of(event), self._budget(event.event_id)
+        if (why := loop(webhook.headers.get(TRAIL, ""), event.source_id)) is not None:
+            return [("failed", why)] * len(connections)
         budget.start()
         return [_decision(connection, webhook, budget) for connection in connections]
 
