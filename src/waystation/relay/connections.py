@@ -165,6 +165,9 @@ class Connections:
         if not is_id(connection_id):
             raise NotFound("there is no such connection")
         connection = await self._directory.find_connection(connection_id)
+        if connection is None:  # another service may have written it
+            await self._directory.adopt_all(user_id)
+            connection = await self._directory.find_connection(connection_id)
         if connection is None or connection.user_id != user_id or connection.status == "deleted":
             raise NotFound("there is no such connection")
         return connection

@@ -29,14 +29,25 @@ from waystation.relay.states import (
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
 from waystation.relay.trail import TRAIL
-from waystation.store import Claims, Put, attr, exists, key_of, partition, remove, set_to
+from waystation.store import (
+    Claims,
+    Put,
+    Update,
+    add,
+    attr,
+    exists,
+    key_of,
+    partition,
+    remove,
+    set_to,
+)
 
 if TYPE_CHECKING:
     from waystation.outbound import Outbound
     from waystation.patterns import Timers, WriteBatches
     from waystation.relay.keyring import Keyring
     from waystation.relay.rules.evaluation import Rules
-    from waystation.store import Action, Edit, Key, Store
+    from waystation.store import Action, Condition, Edit, Key, Store
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +146,15 @@ class Deliver:
         if connection.status != "active":
             await self._put_back(delivery)
             return None
-        outcome = await self.send(connection, event, delivery.delivery_id, delivery.attempts + 1)
+        try:
+            outcome = await self.send(
+                connection, event, delivery.delivery_id, delivery.attempts + 1
+            )
+        except Exception as error:
+            # Whatever another service wrote into the connection: it ends, and shows.
+            log.exception("connection %s cannot be used", connection.connection_id)
+            reason = f"the connection cannot be used as it is stored: {type(error).__name__}"
+            outcome = Outcome(Reply(error=reason))
         await self._finish(delivery, event, connection, outcome)
         return None if outcome.last else outcome.reply
 
@@ -209,7 +228,7 @@ class Deliver:
         _follow(event_after, delivery, status, now, expires, tried=connection is not None)
         actions: list[Action] = [
             Put(after, when=_CLAIMS.owned(delivery.claim)),
-            Put(event_after, when=attr("revision") == event.revision),
+            _event_update(event, event_after),
         ]
         if connection is not None:
             actions.append(Put(_attempt(delivery, event, connection, reply, number, now, expires)))
@@ -270,6 +289,22 @@ def _follow(
     event.expires_at = expires
     if event.status == "delivered" and event.delivered_at is None:
         event.delivered_at = now
+
+
+def _event_update(before: Event, after: Event) -> Update[Event]:
+    """What has changed of an event, and nothing else: other services may write to it too."""
+    edits = [
+        set_to(name, getattr(after, name))
+        for name in ("status", "outcomes", "attempt_count", "expires_at")
+        if getattr(after, name) != getattr(before, name)
+    ]
+    if after.delivered_at != before.delivered_at:
+        edits.append(set_to("delivered_at", after.delivered_at))
+    revision = attr("revision")
+    unchanged: Condition = revision == before.revision
+    if not before.revision:
+        unchanged = exists() & (revision.absent() | unchanged)
+    return Update(key_of(before), *edits, add("revision", 1), when=unchanged)
 
 
 def _lost(error: TransactionCancelled) -> bool:

@@ -6,17 +6,20 @@ must be exact is checked in the transaction itself.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.accounts import PLANS, Limits, User
+from waystation.errors import ConditionFailed
 from waystation.ids import is_id
 from waystation.patterns import Newest
 from waystation.relay import signatures
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.signatures import Arrival, Check, CustomScheme
 from waystation.relay.tables import Connection, Owner, Source
+from waystation.store import absent
 
 if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 _FRESH_SECONDS = 2.0
 _MOST_KEPT = 10_000
+_ADOPT_SECONDS = 60.0
 ALERTS_PROVIDER = "waystation"
 
 
@@ -58,6 +62,8 @@ class Directory:
         self._keyring = keyring
         self._installed: dict[str, Known] = {}
         self._known: Newest[str, Known] = Newest(most_kept)
+        self._owned: Newest[str, None] = Newest(most_kept)
+        self._adopted: Newest[str, float] = Newest(most_kept)
         self._lists: Newest[str, tuple[float, list[Connection]]] = Newest(most_kept)
 
     def install(self, source: Source, secrets: list[str]) -> None:
@@ -108,7 +114,39 @@ class Directory:
 
     async def list_connections(self, source_id: str) -> list[Connection]:
         query = Connection.query(source_id)
-        return [c async for c in self._store.iterate(query) if c.status != "deleted"]
+        found = [c async for c in self._store.iterate(query) if c.status != "deleted"]
+        await self._adopt(found)
+        return found
+
+    async def _adopt(self, connections: list[Connection]) -> None:
+        """Write down whose those connections are that another service wrote, so that they are
+        found by their id like our own."""
+        strange = [c for c in connections if c.connection_id not in self._owned]
+        if not strange:
+            return
+        owners = await self._store.batch_get([Owner.key(c.connection_id) for c in strange])
+        for connection, owner in zip(strange, owners, strict=True):
+            if owner is None:
+                await self._own(connection)
+            self._owned[connection.connection_id] = None
+
+    async def _own(self, connection: Connection) -> None:
+        owner = Owner(
+            thing_id=connection.connection_id,
+            user_id=connection.user_id,
+            source_id=connection.source_id,
+        )
+        with suppress(ConditionFailed):  # somebody else has just done so
+            await self._store.put(owner, when=absent())
+
+    async def adopt_all(self, user_id: str) -> None:
+        """The same for all connections of an account, once a minute at most."""
+        now = self._store.clock()
+        if now - self._adopted.get(user_id, 0.0) < _ADOPT_SECONDS:
+            return
+        self._adopted[user_id] = now
+        async for source in self._store.iterate(Source.query(user_id)):
+            await self.list_connections(source.source_id)
 
     async def find_connection(self, connection_id: str) -> Connection | None:
         owner = await self._store.get(Owner.key(connection_id))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -94,7 +95,7 @@ class Lanes:
         if lane.room(connection) <= 0:
             return False
         if connection.rate_limit is not None:
-            limit = msgspec.json.decode(connection.rate_limit, type=RateLimit)
+            limit = _stored_limit(connection.rate_limit)
             try:
                 self._limiter.take(connection.connection_id, Limit(limit.count, limit.seconds))
             except TooManyRequests as refused:
@@ -158,3 +159,12 @@ class Lanes:
         idle = [key for key, lane in self._lanes.items() if not lane.running and not lane.failures]
         for key in idle:
             del self._lanes[key]
+
+
+@lru_cache(maxsize=1024)
+def _stored_limit(text: str) -> RateLimit:
+    """A connection's limit; one a second where another service wrote what we cannot read."""
+    try:
+        return msgspec.json.decode(text, type=RateLimit)
+    except msgspec.MsgspecError:
+        return RateLimit(1)

@@ -62,7 +62,17 @@ def check_retry(retry: Retry) -> None:
 
 @lru_cache(maxsize=1024)
 def stored_delays(text: str | None) -> tuple[int, ...]:
-    return SCHEDULE if text is None else msgspec.json.decode(text, type=Retry).delays()
+    """The delays of a connection. What another service wrote is read as far as it makes sense: a
+    list is a schedule, and anything else is ours."""
+    if text is None:
+        return SCHEDULE
+    try:
+        found = msgspec.json.decode(text, type=Retry | list[float])
+        retry = found if isinstance(found, Retry) else Retry(schedule=[int(d) for d in found])
+        check_retry(retry)
+    except (msgspec.MsgspecError, InvalidInput, ValueError, OverflowError):
+        return SCHEDULE
+    return retry.delays()
 
 
 def next_delay(

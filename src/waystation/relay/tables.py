@@ -193,7 +193,7 @@ class Delivery(
 
 
 class Attempt(
-    Item, table=events, pk="EVT#{event_id}", sk="ATT#{sequence}", rename="camel", kw_only=True
+    Item, table=events, pk="EVT#{event_id}", sk="ATT#{sequence:06d}", rename="camel", kw_only=True
 ):
     """One try to deliver an event. `status_code` is 0 when there was no answer.
 

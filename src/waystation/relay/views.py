@@ -115,7 +115,11 @@ def connection_view(connection: Connection, keyring: Keyring) -> ConnectionView:
 
 
 def _json(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)
+    """What is stored, as a value; as it is, where another service wrote something else."""
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return text
 
 
 class EventSummary(msgspec.Struct, kw_only=True):

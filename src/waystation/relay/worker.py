@@ -140,11 +140,16 @@ class Worker:
 
     async def _work(self, name: str, look: Look) -> int | None:
         """Do what is due for a name; when to look again."""
-        if name.startswith("conn_"):
-            return await self._lane(name, look)
         if name.startswith("rpl_"):
             return await self.replays.work(name, look)
-        return await self._stranded(name, look)
+        if name.startswith("src_"):
+            return await self._stranded(name, look)
+        lane = await self._lane(name, look)
+        if name.startswith("conn_"):
+            return lane
+        # Another service gave it its id, which does not say whether it is a source's.
+        stranded = await self._stranded(name, look)
+        return min((at for at in (lane, stranded) if at is not None), default=None)
 
     async def _stranded(self, source_id: str, look: Look) -> int | None:
         """Process events whose process has died before it could."""
@@ -170,7 +175,7 @@ class Worker:
         """Attempt what is due for a connection, as far as its lane lets us."""
         query = Delivery.query(connection_id, index="GSI2")
         while not look.stopping:
-            connection = await self._relay.directory.find_connection(connection_id)
+            connection = await self._connection(connection_id, query)
             if connection is None or connection.status == "deleted":
                 await self._cancel(connection_id, look)
                 return None
@@ -197,6 +202,14 @@ class Worker:
             await look.keep()
         first = await self._first(query, 1)
         return first[0].due_at if first else None
+
+    async def _connection(self, connection_id: str, lane: Query[Delivery]) -> Connection | None:
+        """A connection by its id, or, where another service wrote it, by its deliveries."""
+        found = await self._relay.directory.find_connection(connection_id)
+        if found is None and (waiting := await self._first(lane, 1)):
+            key = Connection.key(waiting[0].source_id, connection_id)
+            found = await self._store.get(key)
+        return found
 
     async def _wait_for_room(self, freed: asyncio.Event) -> None:
         with suppress(TimeoutError):

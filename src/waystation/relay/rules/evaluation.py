@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from waystation.patterns import Newest
 from waystation.relay.rules.budget import Budget
 from waystation.relay.rules.filters import BodyUnreadable, stored_filter
-from waystation.relay.rules.transforms import apply, stored_transform, weight_of
+from waystation.relay.rules.transforms import TransformFailed, apply, stored_transform, weight_of
 from waystation.relay.states import webhook_of
 from waystation.relay.trail import TRAIL, loop
 
@@ -68,7 +70,10 @@ class Rules:
 
     async def transformed(self, connection: Connection, event: Event) -> tuple[bytes, bool]:
         """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
-        transform = stored_transform(connection.transform)
+        try:
+            transform = stored_transform(connection.transform)
+        except msgspec.MsgspecError as error:  # another service wrote it
+            raise TransformFailed(f"it cannot be read: {error}") from None
         budget = self._budget(event.event_id)
 
         def work() -> tuple[bytes, bool]:
