@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hubspot.utils.signature import Signature
 from paddle_billing.Notifications import PaddleSignature
 from slack_sdk.signature import SignatureVerifier
@@ -162,24 +162,77 @@ def _paypal_key() -> rsa.RSAPrivateKey:
 
 
 @lru_cache(maxsize=1)
-def paypal_certificate() -> bytes:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "messageverificationcerts")])
-    key = _paypal_key()
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2020, 1, 1, tzinfo=UTC) + timedelta(days=36500))
+def _root_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
+@lru_cache(maxsize=1)
+def paypal_root() -> x509.Certificate:
+    """An authority that stands for the one that PayPal's certificates come from."""
+    key = _root_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A root")])
+    return (
+        _certificate(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, SHA256())
+    )
+
+
+def paypal_certificate(
+    name: str = "messageverificationcerts.paypal.com",
+    issuer: rsa.RSAPrivateKey | None = None,
+    valid_days: int = 36_500,
+) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    certificate = (
+        _certificate(subject, paypal_root().subject, _paypal_key(), valid_days)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(_root_key().public_key()),
+            critical=False,
+        )
+        .sign(issuer or _root_key(), SHA256())
     )
     return certificate.public_bytes(Encoding.PEM)
 
 
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey, valid_days: int = 36_500
+) -> x509.CertificateBuilder:
+    begins = datetime(2020, 1, 1, tzinfo=UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(begins + timedelta(days=valid_days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=not signs_certificates,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 def _paypal(body: bytes, secret: str, now: float) -> Signed:
-    parts = ["transmission-1", "2026-01-01T00:00:00Z", secret, str(zlib.crc32(body))]
+    moment = datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z")
+    parts = ["transmission-1", moment, secret, str(zlib.crc32(body))]
     signature = _paypal_key().sign("|".join(parts).encode(), PKCS1v15(), SHA256())
     headers = {
         "PAYPAL-TRANSMISSION-ID": parts[0],

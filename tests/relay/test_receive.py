@@ -220,7 +220,7 @@ IDS: list[tuple[str, dict[str, str], bytes]] = [
     ("linear", {"Linear-Delivery": "lin-1"}, b'{"a": 1}'),
     ("zendesk", {"X-Zendesk-Webhook-Invocation-Id": "z-1"}, b"{}"),
     ("intercom", {}, b'{"id": "notif_1"}'),
-    ("paypal", {}, b'{"id": "WH-1"}'),
+    ("paypal", {"PAYPAL-TRANSMISSION-ID": "t-1"}, b"{}"),
     ("twilio", {"I-Twilio-Idempotency-Token": "tok"}, b"a=1"),
     ("standard-webhooks", {"webhook-id": "msg_1"}, b"{}"),
 ]

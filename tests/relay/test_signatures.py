@@ -21,6 +21,7 @@ from tests.relay.senders import (
     URL,
     Signed,
     paypal_certificate,
+    paypal_root,
     svix_sender,
     twilio_json,
 )
@@ -52,7 +53,9 @@ async def hub(clock: ManualClock) -> AsyncIterator[Hub]:
         faults.around["request"] = serve
         return faults
 
-    async with hub_at(clock, systems=relay_on(outbound=instead)) as running:
+    async with hub_at(
+        clock, systems=relay_on({"paypal_roots": [paypal_root()]}, outbound=instead)
+    ) as running:
         yield running
 
 

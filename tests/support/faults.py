@@ -39,13 +39,13 @@ class Faults:
         self.around[name] = failing
 
 
-def relay_on(**parts: Callable[[Any], Any]) -> list[System]:
+def relay_on(options: dict[str, Any] | None = None, **parts: Callable[[Any], Any]) -> list[System]:
     """All systems, the relay on parts that were changed: `store=Faults`."""
 
     def opened(given: Parts) -> Running:
         changed = copy.copy(given)
         for name, change in parts.items():
             setattr(changed, name, change(getattr(given, name)))
-        return open_relay(changed)
+        return open_relay(changed, **(options or {}))
 
     return [replace(system, open=opened) if system is RELAY else system for system in SYSTEMS]

@@ -99,6 +99,6 @@ _IDS: dict[str, Callable[[Webhook], str | None]] = {
     "zendesk": _from_header("x-zendesk-webhook-invocation-id"),
     "intercom": _from_body("id"),
     "mailgun": _mailgun_token,
-    "paypal": _from_body("id"),
+    "paypal": _from_header("paypal-transmission-id"),
     "standard-webhooks": _from_header("webhook-id", "svix-id"),
 }

@@ -8,7 +8,9 @@ from waystation.relay.ingest import MAX_BODY, Ingest
 from waystation.seam import Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from cryptography import x509
 
     from waystation.relay.service import Relay
 
@@ -17,8 +19,10 @@ __all__ = ["MAX_BODY", "webhook_door"]
 _PREFIX = "/in/"
 
 
-def webhook_door(relay: Relay) -> Callable[[Request], Awaitable[Response]]:
-    ingest = Ingest(relay)
+def webhook_door(
+    relay: Relay, paypal_roots: Sequence[x509.Certificate] | None = None
+) -> Callable[[Request], Awaitable[Response]]:
+    ingest = Ingest(relay, paypal_roots)
 
     async def handle(request: Request) -> Response:
         headers = _headers(request)

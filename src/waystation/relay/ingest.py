@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from waystation.errors import NotFound, Unauthenticated
-from waystation.patterns import Limit, LocalLimiter, Newest, sender_key
-from waystation.relay import signatures
+from waystation.patterns import Limit, LocalLimiter, sender_key
+from waystation.relay import paypal, signatures
 from waystation.relay.directory import ALERTS_PROVIDER, Known
 from waystation.relay.rules.paths import UNREADABLE, Webhook
 from waystation.relay.signatures import Arrival
 
 if TYPE_CHECKING:
-    from waystation.outbound import Outbound
+    from collections.abc import Sequence
+
+    from cryptography import x509
+
     from waystation.relay.service import Relay
 
 MAX_BODY = 256 * 1024
@@ -26,9 +27,6 @@ _REFUSALS = Limit(100, 60)
 """Wrong signatures from one address for one source, before they are refused unseen."""
 
 _MAX_CHALLENGE = 1_000
-_PAYPAL_HOSTS = frozenset({"api.paypal.com", "api.sandbox.paypal.com"})
-_CERTIFICATE_PATH = re.compile(r"/v1/notifications/certs/[\w-]{1,200}")
-_CERTIFICATES = 100
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -41,9 +39,11 @@ class Answer(msgspec.Struct, frozen=True):
 class Ingest:
     """Takes requests as they came, without knowing about ASGI."""
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(
+        self, relay: Relay, paypal_roots: Sequence[x509.Certificate] | None = None
+    ) -> None:
         self._relay = relay
-        self._certificates = Certificates(relay.outbound)
+        self._certificates = paypal.Certificates(relay.outbound, relay.store.clock, paypal_roots)
         self._strangers = LocalLimiter(relay.store.clock)
 
     async def take(
@@ -102,10 +102,10 @@ class Ingest:
             raise Unauthenticated("the signature is missing, wrong or too old")
 
     async def _from_paypal(self, known: Known, arrival: Arrival) -> bool:
-        certificate = await self._certificates.get(arrival.header("paypal-cert-url"))
-        if certificate is None:
+        key = await self._certificates.key(arrival.header("paypal-cert-url"))
+        if key is None:
             return False
-        return any(signatures.paypal(arrival, id_, certificate) for id_ in known.secrets)
+        return any(paypal.signed(arrival, webhook_id, key) for webhook_id in known.secrets)
 
 
 class _Challenge(msgspec.Struct):
@@ -143,40 +143,3 @@ def hub_challenge(known: Known, webhook: Webhook) -> str | None:
     if asked.get("hub.mode") != "subscribe" or not any(right):
         return None
     return asked.get("hub.challenge", "")[:_MAX_CHALLENGE]
-
-
-class Certificates:
-    """PayPal's certificates, from PayPal's own hosts only, fetched once each."""
-
-    def __init__(self, outbound: Outbound) -> None:
-        self._outbound = outbound
-        self._fetched: Newest[str, bytes] = Newest(_CERTIFICATES)
-        self._one_at_a_time = asyncio.Lock()
-
-    async def get(self, url: str) -> bytes | None:
-        if not _is_paypals(url):
-            return None
-        if url not in self._fetched:
-            async with self._one_at_a_time:
-                if url not in self._fetched:
-                    reply = await self._outbound.request("GET", url, seconds=5.0)
-                    if reply.status != 200 or not reply.whole:
-                        return None
-                    self._fetched[url] = reply.body
-        return self._fetched.get(url)
-
-
-def _is_paypals(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port: Any = parts.port
-    except ValueError:
-        return False
-    return (
-        parts.scheme == "https"
-        and parts.netloc in _PAYPAL_HOSTS
-        and port is None
-        and _CERTIFICATE_PATH.fullmatch(parts.path) is not None
-        and not parts.query
-        and not parts.fragment
-    )

@@ -9,18 +9,14 @@ from __future__ import annotations
 import base64
 import hmac
 import re
-import zlib
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, urlsplit, urlunsplit
 
 import msgspec
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
@@ -302,24 +298,6 @@ def custom(scheme: CustomScheme) -> Check:
         return same(given, wanted)
 
     return check
-
-
-def paypal(arrival: Arrival, webhook_id: str, certificate: bytes) -> bool:
-    """PayPal's check, with the certificate that its header names."""
-    crc = zlib.crc32(arrival.body)
-    parts = [arrival.header(f"paypal-transmission-{name}") for name in ("id", "time")]
-    content = "|".join([*parts, webhook_id, str(crc)]).encode("utf-8", "replace")
-    if arrival.header("paypal-auth-algo").upper() != "SHA256WITHRSA":
-        return False
-    try:
-        key = x509.load_pem_x509_certificate(certificate).public_key()
-        if not isinstance(key, RSAPublicKey):
-            return False
-        signature = base64.b64decode(arrival.header("paypal-transmission-sig"), validate=True)
-        key.verify(signature, content, PKCS1v15(), SHA256())
-    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
-        return False
-    return True
 
 
 def check_secret(provider: str, secret: str) -> None:

@@ -12,12 +12,18 @@ from waystation.seam import Door, Parts, Running, System
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cryptography import x509
     from litestar import Router
 
     from waystation.relay.deliver import InboxSender
 
 
-def open_relay(parts: Parts, *, inbox: InboxSender | None = None) -> Running:
+def open_relay(
+    parts: Parts,
+    *,
+    inbox: InboxSender | None = None,
+    paypal_roots: Sequence[x509.Certificate] | None = None,
+) -> Running:
     from waystation.queues import Consumer
     from waystation.relay import billing
     from waystation.relay.door import MAX_BODY, webhook_door
@@ -48,7 +54,7 @@ def open_relay(parts: Parts, *, inbox: InboxSender | None = None) -> Running:
             "replays": worker.replays,
             "tails": Tails(relay, parts.stopping),
         },
-        doors=[Door("/in", webhook_door(relay), MAX_BODY, programs=True)],
+        doors=[Door("/in", webhook_door(relay, paypal_roots), MAX_BODY, programs=True)],
         consumers=[Consumer(parts.queues[RECEIVED], worker.handle, concurrency=64)],
         jobs={"relay": worker.timed.run},
         tend=worker.tend,
