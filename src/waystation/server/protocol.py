@@ -22,12 +22,18 @@ from waystation.seam import Request
 from waystation.server.front import Front
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Callable
 
     from waystation.seam import Door, Response
 
 MAX_HEADERS = 64 * 1024
 HEADER_SECONDS = 15.0
+WRITE_SECONDS = 30.0
+"""How long a client may leave an answer unread."""
+
+_PIECE = 4 * 1024
+_BODY_PIECE = 16 * 1024
+"""What is parsed at a time. A hundred of the smallest requests fit into the first."""
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -64,12 +70,12 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
 class _Flow(FlowControl):
     """Reads no more requests while some are waiting for their turn."""
 
-    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+    def __init__(self, transport: asyncio.Transport, waiting: Callable[[], bool]) -> None:
         super().__init__(transport)
         self._waiting = waiting
 
     def resume_reading(self) -> None:
-        if not self._waiting:
+        if not self._waiting():
             super().resume_reading()
 
 
@@ -88,41 +94,113 @@ class _Exchange:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes connections whose headers are too large or do not come.
+    """Closes connections whose headers are too large or do not come, or whose client does not read.
+
+    Of what a client sends without waiting for answers, no more is parsed than a request or a few at
+    a time: the rest lies unread in one buffer, and behind that in the client's own.
 
     A request for a door whose last byte has come with its first goes to the door directly. All
     others go through ASGI, where bodies are read in pieces and in time.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+    _deaf = False
+    """Whether what comes from now on is of no interest."""
+
+    _ended = False
+    """Whether the client has said that no more comes. It may still read."""
+
     _received = 0
     _trailers = 0
     _headers = 0
     _in_head = False
+    _open = False
     _held = False
     """Whether the head is complete, and we wait to see if all of the request is here."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
-        self.flow = _Flow(self.transport, self.pipeline)
+        self._cork = _Corked(transport, self.loop)
+        super().connection_made(self._cork)  # type: ignore[arg-type]
+        self._unread = bytearray()
+        self.flow = _Flow(self.transport, lambda: bool(self.pipeline or self._unread))
+        if self.limit_concurrency and len(self.connections) > self.limit_concurrency:
+            self._deaf = True
+            transport.abort()  # even an answer would cost more than it is worth
+            return
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
+        self.resume_writing()
         self.pipeline.clear()
+        self._unread.clear()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stuck is None:
+            self._stuck = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+        super().resume_writing()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. What it has sent is answered, if it was whole; one that goes in
+        the middle of an answer has gone."""
+        self._cork.flush()  # after this the transport may close
+        begun = getattr(self.cycle, "response_started", False)
+        if self._in_body() or begun or not (self._unread or self._answering()):
+            return False
+        self._ended = True
+        self._close_after_the_last()
+        return True
+
+    def _close_after_the_last(self) -> None:
+        if self._unread:
+            return
+        if self._answering():
+            self.cycle.keep_alive = False
+        else:
+            self.transport.close()
+
     def data_received(self, data: bytes) -> None:
-        waiting = self._timer
-        self._unset_keepalive_if_required()
-        self._feed(data)
+        if self._deaf:
+            return
+        self._unread += data
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Parse what is there, as far as it is its turn."""
+        while self._unread and not self._deaf and not (self._answering() and self.pipeline):
+            size = _BODY_PIECE if self._in_body() else _PIECE
+            piece = bytes(self._unread[:size])
+            del self._unread[:size]
+            self._consume(piece)
         if self._held:
             self._held = False
             if not self.transport.is_closing():
                 self._pass_on()
+        if self._unread:
+            self.flow.pause_reading()
+        elif self._ended:
+            self._close_after_the_last()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unread or self._ended:
+            self.loop.call_soon(self._read_on)
+
+    def _consume(self, data: bytes) -> None:
+        waiting = self._timer
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._timer is None:
             # An unfinished head, or blank lines, which stop uvicorn's own clock.
-            if self._in_head or not self._answering():
+            if self._in_head or not (self._answering() or self._in_body()):
                 self._wait_for_headers()
         elif self._timer is waiting:
             self._received += len(data)
@@ -135,16 +213,30 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse()
         except httptools.HttpParserUpgrade as upgrade:
             self._decline(data[upgrade.args[0] :])
+
+    def _refuse(self) -> None:
+        """Answer that this is no HTTP. What was accepted before it is answered as such, though, and
+        the connection ends after it."""
+        self._deaf = True
+        self._unread.clear()
+        if self._answering() and not self._in_body():
+            self.cycle.keep_alive = False
+        else:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _in_body(self) -> bool:
+        """Whether a request has begun whose end has not come."""
+        return self._open and not self._in_head
 
     def _decline(self, rest: bytes) -> None:
         """Go on as if no other protocol had been offered. The parser would take the body for the
         beginning of that protocol."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse()
             return
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         for name, value in self.headers:
@@ -163,7 +255,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self._pieces: list[bytes] = []
         self._trailers = self._headers = 0
-        self._in_head = True
+        self._in_head = self._open = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:  # after the body
@@ -191,6 +283,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # it is fed again without
+        self._open = False
         if not self._held:
             super().on_message_complete()
             return
@@ -306,16 +399,16 @@ class _Corked:
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._parts.append(data)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         parts, self._parts = self._parts, []
         if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 import uvicorn
@@ -31,7 +32,9 @@ Role = Literal["all", "api", "worker"]
 
 _GRACE_SECONDS = 25
 _BACKLOG = 2048
-_MOST_REQUESTS = 10_000
+_MOST_CONNECTIONS = 10_000
+_RESERVED_FILES = 1_500
+"""For deliveries, files and whatever else is not a client's."""
 
 
 async def serve(
@@ -122,8 +125,24 @@ def _config(app: Front, settings: Settings) -> uvicorn.Config:
         forwarded_allow_ips=settings.trusted_proxies,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         timeout_keep_alive=75,
-        limit_concurrency=_MOST_REQUESTS,
+        limit_concurrency=_most_connections(),
     )
+
+
+def _most_connections() -> int:
+    """How many clients there may be at once, after raising the number of files that this process
+    may have open as far as it is allowed to. Clients never use up what deliveries need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_CONNECTIONS + _RESERVED_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(16, min(_MOST_CONNECTIONS, soft - _RESERVED_FILES))
 
 
 @contextmanager
