@@ -176,13 +176,11 @@ async def test_open_sockets_do_not_use_up_the_files_that_others_need(tmp_path: P
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    idle = []
     try:
         assert process.stdout is not None
         url = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))["url"]
         host, port = url.removeprefix("http://").split(":")
-        for _ in range(400):
-            idle.append(await asyncio.open_connection(host, int(port)))
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(400)]
         await asyncio.sleep(0.2)
         dropped = [reader for reader, _ in idle if reader.at_eof() or reader.exception()]
         assert len(dropped) >= 290
