@@ -9,16 +9,21 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 
 from waystation.outbound.guard import AddressRefused, Guard
 
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
+
 _CONNECT_SECONDS = 5.0
 _BODY_SECONDS = 5.0
 _MOST_SOCKETS = 1_000
 _MOST_READ = 64 * 1024
+_MOST_INTERIM = 10
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -45,6 +50,27 @@ class Reply(msgspec.Struct, frozen=True):
     def text(self, most: int) -> str:
         """The beginning of the body, as it is safe to keep."""
         return self.body.decode(errors="replace")[:most].replace("\0", "\ufffd")
+
+
+class _Response(aiohttp.ClientResponse):
+    """One that is not kept waiting by interim answers without end: each costs us time."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        protocol: Any = connection.protocol
+        read, answers = protocol.read, 0
+
+        async def counted() -> Any:
+            nonlocal answers
+            answers += 1
+            if answers > _MOST_INTERIM:
+                raise aiohttp.ClientPayloadError("it sends interim answers without end")
+            return await read()
+
+        protocol.read = counted
+        try:
+            return await super().start(connection)
+        finally:
+            del protocol.read
 
 
 class Outbound:
@@ -97,6 +123,7 @@ class Outbound:
                     "accept-encoding": "identity",
                 },
                 trust_env=False,
+                response_class=_Response,
             )
         return self._session
 
