@@ -132,17 +132,18 @@ async def test_a_queue_that_is_away_does_not_end_the_consumer(
 
 
 async def test_work_stops_when_its_message_cannot_be_kept(queue: Queue) -> None:
-    async def away(message: Message, seconds: float) -> None:
+    async def away(extend: Any, message: Message, seconds: float) -> None:
         raise RuntimeError("something unheard of")
 
-    queue.extend = away  # type: ignore[method-assign]
+    faults: Any = Faults(queue)
+    faults.around["extend"] = away
 
     async def handle(message: Message) -> None:
         await asyncio.Event().wait()
 
     await queue.send(1)
     [message] = await queue.receive()
-    await asyncio.wait_for(Consumer(queue, handle).process(message), timeout=5)
+    await asyncio.wait_for(Consumer(faults, handle).process(message), timeout=5)
 
 
 async def test_groups_are_handled_beside_each_other(queue: Queue) -> None:
@@ -236,13 +237,13 @@ async def test_stopping_gives_back_what_takes_too_long(queue: Queue) -> None:
 
 async def test_work_that_takes_long_keeps_its_message(queue: Queue, clock: ManualClock) -> None:
     extended = asyncio.Event()
-    extend = queue.extend
 
-    async def noticed(message: Message, seconds: float) -> None:
+    async def noticed(extend: Any, message: Message, seconds: float) -> None:
         await extend(message, seconds)
         extended.set()
 
-    queue.extend = noticed  # type: ignore[method-assign]
+    faults: Any = Faults(queue)
+    faults.around["extend"] = noticed
     done = asyncio.Event()
 
     async def handle(message: Message) -> None:
@@ -252,7 +253,7 @@ async def test_work_that_takes_long_keeps_its_message(queue: Queue, clock: Manua
         done.set()
 
     await queue.send(1)
-    async with consuming(Consumer(queue, handle)):
+    async with consuming(Consumer(faults, handle)):
         await done.wait()
         assert await queue.receive() == []
 

@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import socket
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,7 @@ from waystation.systems import SYSTEMS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from waystation.clock import Clock
     from waystation.seam import System
     from waystation.server.front import Front
     from waystation.settings import Settings
@@ -42,6 +44,8 @@ async def serve(
     role: Role,
     started: Callable[[str], None],
     systems: Sequence[System] = SYSTEMS,
+    *,
+    clock: Clock = time.time,
 ) -> None:
     """Serve until told to stop, then finish what was begun.
 
@@ -49,7 +53,8 @@ async def serve(
     """
     check_uvicorn()
     with _listening(settings) as listener:
-        async with running(settings, systems, background=role != "api") as runtime:
+        background = role != "api"
+        async with running(settings, systems, background=background, clock=clock) as runtime:
             app = build_worker_app(runtime) if role == "worker" else build_app(runtime)
             server = _Server(_config(app, settings))
 
