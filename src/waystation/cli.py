@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None, systems: Sequence[System] = SYS
     try:
         return _run(options, systems)
     except WaystationError as error:
-        print(f"waystation: {error}", file=sys.stderr)
+        field = getattr(error, "field", None)
+        print(f"waystation: {f'{field}: ' if field else ''}{error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1

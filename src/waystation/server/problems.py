@@ -79,7 +79,8 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]] | None:
     if retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(retry_after)))
     # What our own parts could not do is in the log; callers need only know that it may pass.
-    detail = "try again in a moment" if status == 503 else str(error)
+    shown = f"{field}: {error}" if field else str(error)
+    detail = "try again in a moment" if status == 503 else shown
     code = _snake(type(error).__name__)
     return problem(status, detail, code=code, errors=named), headers
 
