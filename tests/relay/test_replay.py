@@ -208,6 +208,7 @@ async def test_a_replay_that_was_interrupted_goes_on_and_repeats_nothing(
         done = await hub.get(f"/v1/replays/{answer.json['id']}")
         assert (done["status"], done["events"]) == ("done", 30)
         assert len(receiver.got) == 60
+        assert (await hub.get("/v1/usage"))["events"] == 60  # what is repeated costs nothing
 
 
 async def test_somebody_elses_event_cannot_be_replayed(hub: Hub) -> None:

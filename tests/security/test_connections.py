@@ -123,6 +123,40 @@ async def test_many_requests_in_a_row_are_all_answered(hub: Hub) -> None:
     assert await count(hub, source) == 300
 
 
+async def test_reading_goes_on_after_answers_that_come_at_once(hub: Hub) -> None:
+    """A head that is cut where a piece ends, behind requests that are answered in one step."""
+    first = b"GET /v1/sources HTTP/1.1\r\nHost: x\r\n\r\nGET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: "
+    sent = first + head + b"a" * (4200 - len(first) - len(head))
+    async with connected(hub.server.url) as (reader, writer):
+        writer.write(sent)
+        await writer.drain()
+        got = b""
+        while got.count(b"HTTP/1.1 ") < 2:
+            got += await asyncio.wait_for(reader.read(65536), 5)
+        await asyncio.sleep(0.05)
+        writer.write(b"\r\nConnection: close\r\n\r\n")
+        got += await asyncio.wait_for(reader.read(), 5)
+    assert got.count(b"HTTP/1.1 ") == 3
+
+
+BAD_CHUNK = (
+    b"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nZZ\r\n"
+)
+
+
+@pytest.mark.parametrize("good", [1, 2, 3])
+async def test_a_broken_request_is_not_the_answer_to_those_before_it(hub: Hub, good: int) -> None:
+    source = await hub.source()
+    path = f"/in/{source}"
+    broken = BAD_CHUNK.replace(b"{path}", path.encode())
+    async with connected(hub.server.url) as (reader, writer):
+        writer.write(post(path) * good + broken)
+        answers = await read_all(reader)
+    assert answers.count(b"HTTP/1.1 200") == good
+    assert await count(hub, source) == good
+
+
 async def test_clients_that_pipeline_and_never_read_hold_up_nobody(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

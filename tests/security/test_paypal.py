@@ -124,3 +124,28 @@ async def test_one_that_takes_long_does_not_hold_up_others(hub: Hub, host: Host)
     assert not waiting.done()
     go_on.set()
     await waiting
+
+
+@pytest.mark.parametrize("provider", ["paypal", "mailgun"])
+@pytest.mark.parametrize(
+    "dedupe",
+    [{"mode": "none"}, {"mode": "fields", "fields": ["$.id"]}, {"mode": "default", "window": 60}],
+)
+async def test_signatures_that_fit_several_bodies_are_always_remembered(
+    hub: Hub, provider: str, dedupe: dict[str, Any]
+) -> None:
+    given = {"name": "x", "provider": provider, "signing_secrets": ["x"], "dedupe": dedupe}
+    answer = await hub.call("POST", "/v1/sources", given)
+    assert (answer.status, answer.fields) == (400, ["dedupe"])
+
+
+async def test_invented_certificates_do_not_push_out_the_genuine_one(hub: Hub, host: Host) -> None:
+    source = await source_of(hub)
+    assert (await send(hub, source)).status == 200
+    genuine, host.reply = host.reply, Reply(404)
+    base = "https://api.paypal.com/v1/notifications/certs/CERT-"
+    for n in range(90):
+        await send(hub, source, headers={"PAYPAL-CERT-URL": f"{base}{n}"})
+    asked = host.asked
+    assert (await send(hub, source)).status == 200
+    assert (host.asked, genuine.status) == (asked, 200)

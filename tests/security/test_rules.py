@@ -36,6 +36,19 @@ TRANSFORMS: list[tuple[dict[str, Any], bytes]] = [
 ]
 
 
+NUMBER_LIST = ",".join(["0.1"] * 60)
+TRANSFORMS += [
+    (
+        {"type": "jmespath", "expression": f"`[{NUMBER_LIST}]`[?`[{NUMBER_LIST}]`[?`[1,2,3,4]`]]"},
+        b"{}",
+    ),
+    (
+        {"type": "jmespath", "expression": f"[{','.join(['to_string([@,@])'] * 10)}]"},
+        msgspec.json.encode([0.123456] * 20_000),
+    ),
+]
+
+
 @pytest.mark.parametrize(("transform", "body"), TRANSFORMS)
 async def test_no_transform_holds_up_anybody(
     hub: Hub, receiver: Receiver, transform: dict[str, Any], body: bytes
@@ -116,3 +129,33 @@ async def test_a_body_that_only_others_can_read_passes_no_negative_filter(
     assert (event["status"], delivery["status"]) == ("filtered", "filtered")
     assert "cannot be read" in delivery["error"]
     assert receiver.got == []
+
+
+async def test_fields_that_are_dear_to_find_refuse_no_event(hub: Hub) -> None:
+    """What cannot be compared in time is compared as a whole."""
+    fields = [f"body[*].{name}" for name in "abcd"]
+    source = await hub.source(dedupe={"mode": "fields", "fields": fields})
+    body = msgspec.json.encode([{}] * 60_000)
+    async with watching(hub.server):
+        first, again = await hub.send(source, body), await hub.send(source, body)
+        other = await hub.send(source, msgspec.json.encode([{}] * 60_001))
+    assert [a.json["status"] for a in (first, again, other)] == [
+        "received",
+        "duplicate",
+        "received",
+    ]
+
+
+async def test_events_whose_rules_take_long_do_not_pile_up_in_memory(
+    hub: Hub, receiver: Receiver
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url, filters={"any": FILTERS[0][0]})
+    for _ in range(60):
+        assert (await hub.send(source, NUMBERS)).status == 200
+    assert len(hub.worker.in_memory) <= 20
+    for _ in range(5):
+        await hub.settle()
+    events = (await hub.get(f"/v1/sources/{source}/events?limit=100"))["data"]
+    assert {event["status"] for event in events} == {"failed"}
+    assert len(events) == 60

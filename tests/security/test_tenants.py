@@ -228,3 +228,18 @@ async def test_error_texts_do_not_show_what_a_name_resolves_to(clock: ManualCloc
     assert "refused" in error
     assert "127.0.0.1" not in error
     assert "::1" not in error
+
+
+async def test_the_owners_sign_ins_give_a_guesser_no_more_tries(server: Site) -> None:
+    await server.sign_up("ann@example.com")
+    right = {"email": "ann@example.com", "password": "correct horse"}
+    tried = 0
+    for n in range(130):
+        assert (await server.post("/v1/auth/login", right)).status == 200
+        try:
+            await server.accounts.log_in("ann@example.com", "wrong horse", f"198.51.100.{n}")
+        except Unauthenticated:
+            tried += 1
+        except TooManyRequests:
+            pass
+    assert tried == 100

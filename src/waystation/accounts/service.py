@@ -122,22 +122,24 @@ class Accounts:
         user = await self.by_email(email)
         await self._by_address.take(address)
         await self._by_both.take(f"{email} {address}")
-        if not await self._is_known(user, address):  # the owner's own way in stays open
+        known = await self._is_known(user, address)
+        if not known:  # the owner's own way in stays open
             await self._by_account.take(email)
         hashed = None if user is None else user.password_hash
         try:
             right = await self._passwords.matches(password, hashed)
         except Overloaded:
-            await self._give_back(email, address)  # nothing was tried
+            await self._give_back(email, address, known=known)  # nothing was tried
             raise
         if not right or user is None:
             raise Unauthenticated("the email or the password is wrong")
-        await self._give_back(email, address)
+        await self._give_back(email, address, known=known)
         await self._remember(user, address)
         return await self.sessions.begin(user.user_id)
 
-    async def _give_back(self, email: str, address: str) -> None:
-        await self._by_account.give_back(email)
+    async def _give_back(self, email: str, address: str, *, known: bool) -> None:
+        if not known:
+            await self._by_account.give_back(email)
         await self._by_both.give_back(f"{email} {address}")
         await self._by_address.give_back(address)
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInput
-from waystation.relay.rules.budget import Budget
+from waystation.relay.rules.budget import Budget, RulesTooCostly
 from waystation.relay.rules.paths import UNREADABLE, Webhook, parse, parse_input
 from waystation.relay.signatures import mailgun_signature
 
@@ -20,8 +20,13 @@ DEFAULT_WINDOW = 3 * 86_400
 """As long as the most patient provider tries again."""
 
 MAX_WINDOW = 30 * 86_400
+SIGNATURE_SECONDS = {"mailgun": 12 * 3600, "paypal": DEFAULT_WINDOW}
+"""For how long a signature that fits several bodies is good."""
+
 _MAX_FIELDS = 10
 _MAX_ID = 500
+_STEPS = 20_000
+_SECONDS = 0.05
 
 
 class Dedupe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,7 +39,14 @@ class Dedupe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     window: Annotated[int, Meta(ge=1, le=MAX_WINDOW, description="seconds")] = DEFAULT_WINDOW
 
 
-def check_dedupe(dedupe: Dedupe) -> None:
+def check_dedupe(dedupe: Dedupe, provider: str) -> None:
+    needed = SIGNATURE_SECONDS.get(provider)
+    if needed is not None and (dedupe.mode != "default" or dedupe.window < needed):
+        raise InvalidInput(
+            "dedupe",
+            f"must be default with a window of at least {needed}: {provider}'s signatures do not "
+            "cover the body, so that each may be used once only",
+        )
     if (dedupe.mode == "fields") != bool(dedupe.fields):
         raise InvalidInput(
             "dedupe.fields",
@@ -51,8 +63,11 @@ def digest_of(dedupe: Dedupe, provider: str, webhook: Webhook) -> str | None:
     if dedupe.mode == "none":
         return None
     if dedupe.mode == "fields":
-        budget = Budget()
-        values = [webhook.find(parse(field), budget) for field in dedupe.fields]
+        budget = Budget(_STEPS, _SECONDS)
+        try:
+            values = [webhook.find(parse(field), budget) for field in dedupe.fields]
+        except RulesTooCostly:  # then the same means the very same
+            return sha256(b"body " + webhook.content).hexdigest()[:40]
         if not any(values):
             return None  # not one of the fields is there
         return sha256(msgspec.json.encode(["fields", dedupe.fields, values])).hexdigest()[:40]

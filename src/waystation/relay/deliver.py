@@ -68,6 +68,10 @@ class Outcome(msgspec.Struct):
     last: bool = False
 
 
+class _ClaimRanOut(Exception):
+    """There is no time left for an attempt under this claim."""
+
+
 class Deliver:
     """Attempts deliveries that this process has claimed."""
 
@@ -91,14 +95,22 @@ class Deliver:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def send(
-        self, connection: Connection, event: Event, message_id: str, attempt: int
+        self,
+        connection: Connection,
+        event: Event,
+        message_id: str,
+        attempt: int,
+        until: int | None = None,
     ) -> Outcome:
-        """Send an event to where the connection points now, signed with its secrets of now."""
+        """Send an event to where the connection points now, signed with its secrets of now, unless
+        that has become later than `until`: then somebody else may be about to."""
         webhook = webhook_of(event)
         try:
             body, transformed = await self._rules.transformed(connection, event)
         except TransformFailed as error:
             return Outcome(Reply(error=f"the transform failed: {error}"[:300]), last=True)
+        if until is not None and self._store.clock() * 1000 >= until:
+            raise _ClaimRanOut
         if connection.inbox is not None:
             if self._inbox is None:
                 return Outcome(Reply(error="there are no inboxes in this installation"), last=True)
@@ -147,9 +159,13 @@ class Deliver:
             await self._put_back(delivery)
             return None
         try:
+            until = (delivery.due_at or 0) - connection.timeout_seconds * 1000
             outcome = await self.send(
-                connection, event, delivery.delivery_id, delivery.attempts + 1
+                connection, event, delivery.delivery_id, delivery.attempts + 1, until
             )
+        except _ClaimRanOut:
+            log.warning("delivery %s had to wait for too long", delivery.delivery_id)
+            return None
         except Exception as error:
             # Whatever another service wrote into the connection: it ends, and shows.
             log.exception("connection %s cannot be used", connection.connection_id)

@@ -7,9 +7,11 @@ import logging
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from waystation.errors import TransactionCancelled
+from waystation.accounts import PLANS, User
+from waystation.errors import NotFound, TransactionCancelled
 from waystation.ids import nanoid
 from waystation.patterns import RESCUE_MS
+from waystation.relay import usage
 from waystation.relay.retries import GRACE_SECONDS, remaining, stored_delays
 from waystation.relay.states import (
     Outcomes,
@@ -51,9 +53,9 @@ class Dispatch:
     def planned(self, event: Event, connections: Sequence[Connection]) -> list[Delivery] | None:
         """The deliveries of an event that is about to be written, to be written with it. Those
         that have a claim have a place in their lane. None if its rules may take long."""
-        if not self._rules.are_short(event, connections):
+        decisions = self._rules.try_now(event, connections)
+        if decisions is None:
             return None
-        decisions = self._rules.decide_now(event, connections)
         deliveries = self._new(event, connections, decisions, None)
         outcomes = _with(outcomes_of(event), deliveries)
         event.outcomes, event.status = encode_outcomes(outcomes), event_status(outcomes)
@@ -82,7 +84,7 @@ class Dispatch:
         decisions = await self._rules.decide(event, connections)
         for _ in range(_TRIES):
             deliveries = self._new(event, connections, decisions, replay_id)
-            if await self._write(event, deliveries, []):
+            if await self._write(event, deliveries, [], [await self._usage(event)]):
                 return deliveries
             keys = [key_of(delivery) for delivery in deliveries]
             there = await self._store.batch_get(keys)
@@ -144,7 +146,20 @@ class Dispatch:
         delivery.claim = nanoid()
         delivery.due_at = now + CLAIM_MS
 
-    async def _write(self, event: Event, deliveries: list[Delivery], changes: list[Edit]) -> bool:
+    async def _usage(self, event: Event) -> Tally:
+        """What a replay costs: as much as an event that comes in."""
+        user = await self._store.get(User.key(event.user_id))
+        if user is None:
+            raise NotFound("the account no longer exists")
+        return usage.usage_tally(event.user_id, PLANS[user.plan], self._store.clock())
+
+    async def _write(
+        self,
+        event: Event,
+        deliveries: list[Delivery],
+        changes: list[Edit],
+        costs: Sequence[Tally] = (),
+    ) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
         outcomes = _with(outcomes_of(event), deliveries)
         status = event_status(outcomes)
@@ -159,14 +174,15 @@ class Dispatch:
         try:
             await self.expect(deliveries)
             puts = [Put(delivery, when=absent()) for delivery in deliveries]
-            await self._batches.write(
-                event.user_id, [*puts, update], self.tallies(event, deliveries)
-            )
+            tallies = [*self.tallies(event, deliveries), *costs]
+            await self._batches.write(event.user_id, [*puts, update], tallies)
         except BaseException as error:
             self.release(deliveries)
-            if isinstance(error, TransactionCancelled):
-                return False
-            raise
+            if not isinstance(error, TransactionCancelled):
+                raise
+            if costs and (refused := error.reasons[-1]) is not None:
+                await usage.settle_refusal(self._store, event.user_id, refused.item)
+            return False
         event.outcomes, event.status = encode_outcomes(outcomes), status
         event.revision += 1
         event.todo = None

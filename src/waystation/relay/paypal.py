@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from waystation.errors import Overloaded
 from waystation.patterns import Newest
 from waystation.relay.dedupe import DEFAULT_WINDOW
 from waystation.times import seconds_of
@@ -39,9 +40,10 @@ _NAMES = {
 }
 """Where certificates come from, and whose they must be."""
 
-_PATH = re.compile(r"/v1/notifications/certs/[\w-]{1,200}")
+_PATH = re.compile(r"/v1/notifications/certs/[A-Za-z0-9_-]{1,200}")
 _MOST_KEPT = 100
 _FETCHES_AT_ONCE = 5
+_MOST_FETCHES = 50
 _FORGET_FAILURE_SECONDS = 60.0
 _TOLERANCE_SECONDS = DEFAULT_WINDOW
 """Transmissions are remembered for as long: an older one could come a second time."""
@@ -75,7 +77,8 @@ class Certificates:
         self._outbound = outbound
         self._clock = clock
         self._roots = roots
-        self._kept: Newest[str, tuple[float, RSAPublicKey | None]] = Newest(_MOST_KEPT)
+        self._good: Newest[str, tuple[float, RSAPublicKey]] = Newest(_MOST_KEPT)
+        self._bad: Newest[str, float] = Newest(_MOST_KEPT)
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_FETCHES_AT_ONCE)
 
@@ -84,15 +87,20 @@ class Certificates:
         host = _paypals(url)
         if host is None:
             return None
-        until, key = self._kept.get(url, (0.0, None))
-        if until > self._clock():
-            return key
+        now = self._clock()
+        if (kept := self._good.get(url)) is not None and kept[0] > now:
+            return kept[1]
+        if self._bad.get(url, 0.0) > now:
+            return None
         task = self._fetching.get(url)
         if task is None:
+            if len(self._fetching) >= _MOST_FETCHES:
+                raise Overloaded("too many certificates are being fetched", retry_after=5.0)
             task = self._fetching[url] = asyncio.create_task(self._fetch(url, host))
             task.add_done_callback(lambda _: self._fetching.pop(url, None))
         await asyncio.shield(task)
-        return self._kept[url][1] if url in self._kept else None
+        found = self._good.get(url)
+        return None if found is None or found[0] <= now else found[1]
 
     async def _fetch(self, url: str, host: str) -> None:
         """What cannot be had or trusted is remembered for a while, too."""
@@ -102,7 +110,10 @@ class Certificates:
         found = None
         if reply.status == 200 and reply.whole:
             found = await asyncio.to_thread(self._trusted, reply.body, _NAMES[host], now)
-        self._kept[url] = found or (now + _FORGET_FAILURE_SECONDS, None)
+        if found is None:
+            self._bad[url] = now + _FORGET_FAILURE_SECONDS
+        else:
+            self._good[url] = found
 
     def _trusted(self, pem: bytes, name: str, now: float) -> tuple[float, RSAPublicKey] | None:
         """Until when the first certificate of a file can be relied on, and its key."""
@@ -127,6 +138,8 @@ class Certificates:
 
 def _paypals(url: str) -> str | None:
     """The host of a URL, if it is PayPal's and the URL leads to a certificate."""
+    if not url.isascii() or not url.isprintable():
+        return None
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -13,7 +13,6 @@ from waystation.errors import (
 )
 from waystation.ids import is_id, new_id
 from waystation.patterns import RESCUE_MS
-from waystation.relay import usage
 from waystation.relay.events import events_query, find_event
 from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Replay
 from waystation.store import add, attr, key_of, remove, set_to
@@ -41,7 +40,6 @@ class Replays:
         connections = await self.wanted(event.source_id, connection_ids)
         if not connections:
             raise Conflict("the source has no connections")
-        await usage.spend(self._store, event.user_id, 1)
         replay_id = new_id("rpl")
         deliveries = await self._relay.dispatch.again(event, connections, replay_id)
         if not deliveries:
@@ -121,8 +119,6 @@ class Replays:
         """Replay the next few events, and remember how far we are; whether that was all."""
         connections = await self.wanted(replay.source_id, replay.connection_ids)
         events, position = await self._next(replay)
-        if events:
-            await usage.spend(self._store, replay.user_id, len(events))
         created = 0
         for event in events:
             created += len(await self._relay.dispatch.again(event, connections, replay.replay_id))

@@ -30,7 +30,7 @@ _MOST_SIGNATURES = 20
 _MOST_FIELDS = 5_000
 _MAILGUN_TOKEN = re.compile(r"[0-9A-Za-z]{50}")
 _MAILGUN_SECONDS = 12 * 3600
-"""It tries again for eight hours with the same signature, whose token is remembered for longer."""
+"""It tries again for eight hours with the same signature; its token is remembered for as long."""
 
 
 class Arrival(msgspec.Struct, frozen=True):

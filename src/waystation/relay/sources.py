@@ -110,7 +110,7 @@ class Sources:
             provider=given.provider,
             signing_secret=self._keyring.seal_inbound(given.signing_secrets, source_id),
             verification=_verification(given.verification, given.provider),
-            dedupe=_dedupe(given.dedupe),
+            dedupe=_dedupe(given.dedupe, given.provider),
             public_url=_checked_url(given.public_url),
             status=given.status,
             created_at=now,
@@ -194,7 +194,7 @@ class Sources:
             source.verification = _verification(given.verification, source.provider)
             changes.append(set_or_remove("verification", source.verification))
         if given.dedupe is not UNSET:
-            changes.append(set_or_remove("dedupe", _dedupe(given.dedupe)))
+            changes.append(set_or_remove("dedupe", _dedupe(given.dedupe, source.provider)))
         if given.public_url is not UNSET:
             source.public_url = _checked_url(given.public_url)
             changes.append(set_or_remove("public_url", source.public_url))
@@ -262,10 +262,10 @@ def _verification(given: VerificationInput | None, provider: str) -> str | None:
     return None if given is None else msgspec.json.encode(given.stored(provider)).decode()
 
 
-def _dedupe(given: Dedupe | None) -> str | None:
+def _dedupe(given: Dedupe | None, provider: str) -> str | None:
     if given is None:
         return None
-    check_dedupe(given)
+    check_dedupe(given, provider)
     return msgspec.json.encode(given).decode()
 
 

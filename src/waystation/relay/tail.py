@@ -52,11 +52,11 @@ class Tails:
     def reserve(self, user_id: str) -> asyncio.Event:
         """A place for one more tail, refused where there are enough. It is taken at once, and given
         back if nobody comes for it."""
-        places = self._bells.setdefault(user_id, set())
-        if len(places) >= _MOST_PER_ACCOUNT or self.open >= _MOST_TAILS:
+        taken = len(self._bells.get(user_id, ()))
+        if taken >= _MOST_PER_ACCOUNT or self.open >= _MOST_TAILS:
             raise TooManyRequests("too many tails are open", retry_after=30.0)
         bell = asyncio.Event()
-        places.add(bell)
+        self._bells.setdefault(user_id, set()).add(bell)
         self._waiting[bell] = asyncio.get_running_loop().call_later(
             _CLAIM_SECONDS, self._give_back, user_id, bell
         )

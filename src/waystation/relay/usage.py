@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.accounts import PLANS, Limits, Plan, User
-from waystation.errors import ConditionFailed, NotFound, Overloaded, TooManyRequests
+from waystation.errors import ConditionFailed, NotFound, TooManyRequests
 from waystation.patterns import Tally
-from waystation.store import Condition, add, attr, exists, set_to
+from waystation.store import Condition, attr, exists, set_to
 from waystation.times import month_of, next_month
 
 if TYPE_CHECKING:
     from waystation.store import Store
-
-_TRIES = 4
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -45,26 +43,6 @@ def usage_tally(user_id: str, limits: Limits, now: float) -> Tally:
         return current & (attr("usage_this_month") <= limit - adds["usage_this_month"])
 
     return Tally(key=User.key(user_id), adds={"usage_this_month": 1}, when=within)
-
-
-async def spend(store: Store, user_id: str, events: int) -> None:
-    """Count events that are replayed like those that come in; TooManyRequests when that is more
-    than the plan has left."""
-    for _ in range(_TRIES):
-        user = await store.get(User.key(user_id))
-        if user is None:
-            raise NotFound("the account no longer exists")
-        tally = usage_tally(user_id, PLANS[user.plan], store.clock()).times(events)
-        assert tally.when is not None
-        try:
-            await store.update(
-                tally.key, add("usage_this_month", events), when=tally.when(tally.adds)
-            )
-        except ConditionFailed as refused:
-            await settle_refusal(store, user_id, refused.item or user)
-        else:
-            return
-    raise Overloaded("this account's usage changes too fast", retry_after=1.0)
 
 
 async def settle_refusal(store: Store, user_id: str, refused: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,6 +39,10 @@ INDEX_SECONDS = 1.0
 """After so long, an index of DynamoDB most likely shows what was written."""
 
 _PAGE = 50
+_MOST_IN_MEMORY = 200
+_MOST_WAITING = 20
+"""Events of one account whose rules take long."""
+
 _STRANDED_MS = 5_000
 """Younger events are most likely in somebody's memory."""
 
@@ -63,7 +68,8 @@ class Worker:
         self.timed = TimedWork(relay.timers, self._work, stopping)
         self.alerts = Alerts(relay)
         self.replays = Replays(relay)
-        self._in_memory: set[str] = set()
+        self.in_memory: set[str] = set()
+        self._waiting: Counter[str] = Counter()
 
     async def tend(self) -> None:
         """Do all that is due, once."""
@@ -83,8 +89,20 @@ class Worker:
 
     async def take(self, event: Event) -> None:
         """Process a new event that was written without its deliveries."""
-        self._in_memory.add(event.event_id)
-        self.timed.spawn(self._process(event))
+        if len(self.in_memory) >= _MOST_IN_MEMORY or self._waiting[event.user_id] >= _MOST_WAITING:
+            self.timed.kick(event.source_id)  # it is read again when it is its turn
+            return
+        self.in_memory.add(event.event_id)
+        self._waiting[event.user_id] += 1
+        self.timed.spawn(self._process_waiting(event))
+
+    async def _process_waiting(self, event: Event) -> None:
+        try:
+            await self._process(event)
+        finally:
+            self._waiting[event.user_id] -= 1
+            if not self._waiting[event.user_id]:
+                del self._waiting[event.user_id]
 
     async def _process(self, event: Event) -> None:
         """Create an event's deliveries, and begin with them."""
@@ -96,7 +114,7 @@ class Worker:
             elif await special(event):
                 await self._relay.dispatch.first(event, [])
         finally:
-            self._in_memory.discard(event.event_id)
+            self.in_memory.discard(event.event_id)
 
     async def handle(self, message: Message) -> None:
         """An event that another process has received, from the queue."""
@@ -158,7 +176,7 @@ class Worker:
         cursor = None
         while not look.stopping:
             page = await self._store.query(query.at_most(max(0, before)), limit=_PAGE, after=cursor)
-            found = [e for e in page.items if e.event_id not in self._in_memory]
+            found = [e for e in page.items if e.event_id not in self.in_memory]
             await asyncio.gather(*(guarded(self._rescue(event)) for event in found))
             await look.keep()
             cursor = page.cursor

@@ -20,11 +20,17 @@ class RulesTooCostly(Exception):
 
 
 class Budget:
-    """Steps and time for the rules of one event. Only one thread at a time may spend it."""
+    """Steps and time for the rules of one event. Only one thread at a time may spend it.
 
-    __slots__ = ("_look_at", "_seconds", "_steps", "_until")
+    A `trial` is for the event loop: what it does not suffice for is tried again beside it.
+    """
 
-    def __init__(self, steps: int = STEPS, seconds: float = SECONDS) -> None:
+    __slots__ = ("_look_at", "_seconds", "_steps", "_until", "trial")
+
+    def __init__(
+        self, steps: int = STEPS, seconds: float = SECONDS, *, trial: bool = False
+    ) -> None:
+        self.trial = trial
         self._steps = steps
         self._seconds = seconds
         self.start()
@@ -40,6 +46,10 @@ class Budget:
         if self._steps < 0:
             raise RulesTooCostly("the rules of this event take too many steps on a body like this")
         if self._steps < self._look_at:
-            self._look_at = self._steps - _LOOK_EVERY
-            if time.monotonic() > self._until:
-                raise RulesTooCostly("the rules of this event take too long on a body like this")
+            self.look()
+
+    def look(self) -> None:
+        """See what time it is, also after something whose steps cannot be counted."""
+        self._look_at = self._steps - _LOOK_EVERY
+        if time.monotonic() > self._until:
+            raise RulesTooCostly("the rules of this event take too long on a body like this")

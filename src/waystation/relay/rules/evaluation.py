@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from waystation.patterns import Newest
-from waystation.relay.rules.budget import Budget
+from waystation.relay.rules.budget import Budget, RulesTooCostly
 from waystation.relay.rules.filters import BodyUnreadable, stored_filter
 from waystation.relay.rules.transforms import TransformFailed, apply, stored_transform, weight_of
 from waystation.relay.states import webhook_of
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 SHORT = 64 * 1024
 """Bytes of body times rules that are looked at on the event loop: a few milliseconds at most."""
 
+_TRIAL_STEPS = 10_000
+_TRIAL_SECONDS = 0.02
 _THREADS = 2
 _MOST_BUDGETS = 10_000
 _BUDGET_SECONDS = 10.0
@@ -49,39 +52,41 @@ class Rules:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._budgets: Newest[str, tuple[float, Budget]] = Newest(_MOST_BUDGETS)
 
-    def are_short(self, event: Event, connections: Sequence[Connection]) -> bool:
-        """Whether the filters of an event can be run on the event loop."""
+    def try_now(self, event: Event, connections: Sequence[Connection]) -> list[Decision] | None:
+        """What is to become of an event at each connection, by their filters, if that can be said
+        on the event loop; None if it may take longer."""
         weight = sum(_filter_weight(connection) for connection in connections)
-        return event.size * weight <= SHORT * 4  # a stored size counts four bytes a character
-
-    def decide_now(self, event: Event, connections: Sequence[Connection]) -> list[Decision]:
-        """What is to become of an event at each connection, by their filters."""
-        webhook, budget = webhook_of(event), self._budget(event.event_id)
-        if (why := loop(webhook.headers.get(TRAIL, ""), event.source_id)) is not None:
-            return [("failed", why)] * len(connections)
-        budget.start()
-        return [_decision(connection, webhook, budget) for connection in connections]
+        if _size(event) * weight > SHORT:
+            return None
+        try:
+            return _decisions(event, connections, _trial())
+        except RulesTooCostly:
+            return None
 
     async def decide(self, event: Event, connections: Sequence[Connection]) -> list[Decision]:
-        """The same, without holding up anybody."""
-        if self.are_short(event, connections):
-            return self.decide_now(event, connections)
-        return await self._beside(event.user_id, lambda: self.decide_now(event, connections))
+        """The same, however long it takes."""
+        decided = self.try_now(event, connections)
+        if decided is not None:
+            return decided
+        budget = self._budget(event.event_id)
+        return await self._beside(event.user_id, lambda: _decisions(event, connections, budget))
 
     async def transformed(self, connection: Connection, event: Event) -> tuple[bytes, bool]:
         """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
         try:
             transform = stored_transform(connection.transform)
-        except msgspec.MsgspecError as error:  # another service wrote it
+            weight = weight_of(transform)
+        except (msgspec.MsgspecError, ValueError) as error:  # another service wrote it
             raise TransformFailed(f"it cannot be read: {error}") from None
+        if _size(event) * weight <= SHORT:
+            with suppress(RulesTooCostly):
+                return apply(transform, webhook_of(event), _trial())
         budget = self._budget(event.event_id)
 
         def work() -> tuple[bytes, bool]:
             budget.start()
             return apply(transform, webhook_of(event), budget)
 
-        if event.size * weight_of(transform) <= SHORT * 4:
-            return work()
         return await self._beside(event.user_id, work)
 
     async def _beside(self, account: str, work: Callable[[], T]) -> T:
@@ -102,6 +107,22 @@ class Rules:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def _size(event: Event) -> int:
+    return 256 + len(event.body) + len(event.body_bytes or b"") + len(event.query_string or "")
+
+
+def _trial() -> Budget:
+    return Budget(_TRIAL_STEPS, _TRIAL_SECONDS, trial=True)
+
+
+def _decisions(event: Event, connections: Sequence[Connection], budget: Budget) -> list[Decision]:
+    webhook = webhook_of(event)
+    if (why := loop(webhook.headers.get(TRAIL, ""), event.source_id)) is not None:
+        return [("failed", why)] * len(connections)
+    budget.start()
+    return [_decision(connection, webhook, budget) for connection in connections]
+
+
 def _filter_weight(connection: Connection) -> int:
     if connection.filters is None:
         return 0
@@ -118,6 +139,10 @@ def _decision(connection: Connection, webhook: Webhook, budget: Budget) -> Decis
         passed = stored_filter(connection.filters).passes(webhook, budget)
     except BodyUnreadable as reason:
         return "filtered", str(reason)
+    except RulesTooCostly as error:
+        if budget.trial:
+            raise
+        return "failed", f"the filter failed: {error}"
     except Exception as error:  # noqa: BLE001 - whatever it is, only this delivery fails
         log.warning("the filter of %s failed: %s", connection.connection_id, error)
         return "failed", f"the filter failed: {error}"[:300]

@@ -25,12 +25,19 @@ _FUNCTION_STEPS = 4
 """What they cost in comparison with a step of a filter."""
 
 _MAX_GROWTH = 1_000
-_MAX_SPELT_OUT = 8
+_MAX_SPELT_OUT = 2
 """Growth of what is written out or compared as a whole, rather than referred to."""
 
 _MAX_GLUE = 16
 _ONE_TO_ONE = (1, 0)
 _WRITTEN = frozenset({"to_string", "join"})
+_MAX_WRITTEN = 30_000
+_PLAIN = frozenset(
+    {
+        *("field", "subexpression", "index", "index_expression", "identity", "current", "pipe"),
+        *("multi_select_list", "multi_select_dict", "key_val_pair"),
+    }
+)
 
 
 class TooMuch(ValueError):
@@ -80,8 +87,12 @@ class _Paying(TreeInterpreter):
     def visit_function_expression(self, node: Any, value: Any) -> Any:
         """A function looks at everything it is given, and checks the type of each element."""
         arguments = [self.visit(child, value) for child in node["children"]]
+        if node["value"] in _WRITTEN:
+            self._budget.spend(sum(_depth_size(argument) for argument in arguments))
         self._budget.spend(sum(map(_length, arguments)) * _FUNCTION_STEPS)
-        return self._functions.call_function(node["value"], arguments)
+        result = self._functions.call_function(node["value"], arguments)
+        self._budget.look()
+        return result
 
     def visit_flatten(self, node: Any, value: Any) -> Any:
         base = self.visit(node["children"][0], value)
@@ -99,6 +110,34 @@ class _Paying(TreeInterpreter):
     def visit_slice(self, node: Any, value: Any) -> Any:
         self._budget.spend(_length(value))
         return super().visit_slice(node, value)
+
+
+def _depth_size(value: Any) -> int:
+    """About how many values are written out; TooMuch when they are too many for one piece of work
+    that nothing else can interrupt."""
+    size, stack = 0, [value]
+    while stack:
+        found = stack.pop()
+        size += 1 + (len(found) // 8 if isinstance(found, str) else 0)
+        if size > _MAX_WRITTEN:
+            raise TooMuch("jmespath: too much is turned into text")
+        if isinstance(found, list):
+            stack.extend(found)
+        elif isinstance(found, dict):
+            stack.extend(found.values())
+    return size
+
+
+def is_plain(text: str) -> bool:
+    """Whether an expression only picks from its input: no literals, loops or functions, whose cost
+    does not follow from the size of the body."""
+    return _is_plain(compile_expression(text))
+
+
+def _is_plain(node: Any) -> bool:
+    if node["type"] == "slice":
+        return False
+    return node["type"] in _PLAIN and all(_is_plain(child) for child in node.get("children", []))
 
 
 def _length(value: Any) -> int:

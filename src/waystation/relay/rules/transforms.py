@@ -9,6 +9,7 @@ import msgspec
 
 from waystation.errors import InvalidInput
 from waystation.relay.rules import jmes
+from waystation.relay.rules.budget import RulesTooCostly
 from waystation.relay.rules.paths import MISSING, Parts, Webhook, parse, parse_input
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 MAX_RULES = 200
 MAX_OUTPUT = 256 * 1024
 _MAX_DEPTH = 32
+_UNKNOWN_WEIGHT = 1 << 30
+"""Of what costs as much on the smallest body."""
+
 _TOO_LARGE = f"the result has more than {MAX_OUTPUT} bytes"
 
 
@@ -124,7 +128,7 @@ def weight_of(transform: Transform) -> int:
         case Steps(steps):
             return 1 + len(steps)
         case JmesPath(expression):
-            return 1 + len(expression) // 8
+            return 1 + len(expression) // 8 if jmes.is_plain(expression) else _UNKNOWN_WEIGHT
     return 0
 
 
@@ -136,7 +140,9 @@ def apply(transform: Transform, webhook: Webhook, budget: Budget) -> tuple[bytes
         result = _result(transform, webhook, budget)
         _check_size(result, budget)
         return msgspec.json.encode(result), True
-    except TransformFailed:
+    except (TransformFailed, RulesTooCostly) as error:
+        if isinstance(error, RulesTooCostly) and not budget.trial:
+            raise TransformFailed(str(error)) from error
         raise
     except Exception as error:
         raise TransformFailed(str(error) or type(error).__name__) from error
