@@ -10,14 +10,17 @@ import pytest
 
 from waystation.errors import InvalidInput
 from waystation.relay.rules.budget import Budget, RulesTooCostly
+from waystation.relay.rules.evaluation import SHORT
 from waystation.relay.rules.filters import BodyUnreadable, compile_filter
 from waystation.relay.rules.paths import Webhook
 from waystation.relay.rules.transforms import (
+    JmesPath,
     Transform,
     TransformFailed,
     apply,
     check_transform,
     stored_transform,
+    weight_of,
 )
 
 ORDER = {
@@ -468,3 +471,21 @@ def test_a_transform_leaves_the_event_as_it_was() -> None:
     compiled = msgspec.convert(steps, Transform)
     apply(compiled, what, Budget())
     assert what.body == {"customer": {"id": 1}}
+
+
+@pytest.mark.parametrize(
+    ("expression", "beside"),
+    [
+        ("customer.id", False),
+        ("{id: customer.id, first: items[0].sku}", False),
+        ("items[*].sku", True),
+        ("items[?n > `1`]", True),
+        ("`[1,2,3]`[?@]", True),
+        ("to_string(@)", True),
+        ("items[::2]", True),
+    ],
+)
+def test_expressions_whose_cost_the_body_does_not_show_run_beside_the_loop(
+    expression: str, beside: bool
+) -> None:
+    assert (weight_of(JmesPath(expression)) * 256 > SHORT) is beside

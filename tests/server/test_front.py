@@ -405,3 +405,32 @@ async def test_a_door_opens_at_its_prefix_and_below(path: str, status: int) -> N
         async with listening(app) as url:
             answer = await raw(url, request(path))
         assert answer.startswith(f"HTTP/1.1 {status}".encode())
+
+
+@pytest.mark.parametrize("between", [0, 1])
+async def test_a_request_that_breaks_later_is_not_the_answer_to_the_one_before(
+    between: int,
+) -> None:
+    """Its own answer comes in its turn."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(asked: Request) -> Response:
+        begun.set()
+        await go_on.wait()
+        return Response(200, b"done")
+
+    async with listening(Front({"slow": Door("/slow", slow)}, api, Metrics())) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        first = request("/slow").replace(b"Connection: close\r\n", b"")
+        chunked = b"POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        writer.write(first * (1 + between) + chunked)
+        await asyncio.wait_for(begun.wait(), 5)
+        writer.write(b"ZZ\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        go_on.set()
+        answers = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    statuses = [answer[:4].strip() for answer in answers.split(b"HTTP/1.1")[1:]]
+    assert statuses == [b"200"] * (1 + between) + [b"400"]

@@ -46,7 +46,6 @@ _PROTOCOL_PARTS = (
     *("pipeline", "server_state", "tasks", "transport", "connection_lost", "connection_made"),
     *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete"),
     *("on_response_complete", "send_400_response", "_unset_keepalive_if_required"),
-    "_start_asgi_task",
 )
 _FLOW_PARTS = ("drain", "pause_reading", "resume_reading", "resume_writing")
 
@@ -117,9 +116,6 @@ class BoundedProtocol(HttpToolsProtocol):
     _headers = 0
     _in_head = False
     _open = False
-    _running: Any = None
-    """The request that is being answered; others wait for it."""
-
     _held = False
     """Whether the head is complete, and we wait to see if all of the request is here."""
 
@@ -228,23 +224,12 @@ class BoundedProtocol(HttpToolsProtocol):
         the connection ends after it."""
         self._deaf = True
         self._unread.clear()
-        broken = self.cycle if self._in_body() and not self._held else None
+        its_turn = self._in_body() and not self._held
         self._held = False
-        if self.pipeline and self.pipeline[0][0] is broken:
-            self.pipeline.popleft()
-            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
-        elif broken is not None:
-            self.cycle = None  # type: ignore[assignment]
-            broken.disconnected = True
-            broken.message_event.set()
-        if self._answering():
+        if self._answering() and not its_turn:
             self.cycle.keep_alive = False
         else:
             self.send_400_response("Invalid HTTP request received.")
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
 
     def _in_body(self) -> bool:
         """Whether a request has begun whose end has not come."""
@@ -348,7 +333,7 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         version = self.parser.get_http_version()
         exchange = _Exchange(keep_alive=version != "1.0" and self.parser.should_keep_alive())
-        self.cycle = self._running = exchange  # type: ignore[assignment]
+        self.cycle = exchange  # type: ignore[assignment]
         task = self.loop.create_task(self._exchange(door, request, exchange))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
