@@ -228,6 +228,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held = False
         if self._answering() and not its_turn:
             self.cycle.keep_alive = False
+        elif its_turn and self.cycle is not None and self.cycle.response_complete:
+            self.transport.close()  # it was answered before all of it had come
         else:
             self.send_400_response("Invalid HTTP request received.")
 
