@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from waystation.errors import SettingsError
 from waystation.seam import Request
+from waystation.server.corked import Corked
 from waystation.server.front import Front
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether the head is complete, and we wait to see if all of the request is here."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._cork = _Corked(transport, self.loop)
+        self._cork = Corked(transport, self.loop)
         super().connection_made(self._cork)  # type: ignore[arg-type]
         self._unread = bytearray()
         self.flow = _Flow(self.transport, lambda: bool(self.pipeline or self._unread))
@@ -389,33 +390,3 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_headers()
         else:
             self.transport.close()
-
-
-class _Corked:
-    """A transport that sends what is written in one turn of the loop at once.
-
-    Uvicorn writes the head of an answer and its body one after the other; each would be a system
-    call and a packet of its own.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self.flush)
-        self._parts.append(data)
-
-    def flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
