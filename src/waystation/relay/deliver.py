@@ -311,11 +311,9 @@ def _event_update(before: Event, after: Event) -> Update[Event]:
     """What has changed of an event, and nothing else: other services may write to it too."""
     edits = [
         set_to(name, getattr(after, name))
-        for name in ("status", "outcomes", "attempt_count", "expires_at")
+        for name in ("status", "outcomes", "attempt_count", "expires_at", "delivered_at")
         if getattr(after, name) != getattr(before, name)
     ]
-    if after.delivered_at != before.delivered_at:
-        edits.append(set_to("delivered_at", after.delivered_at))
     revision = attr("revision")
     unchanged: Condition = revision == before.revision
     if not before.revision:

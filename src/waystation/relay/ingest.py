@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 MAX_BODY = 256 * 1024
 _MAX_PATH = 1_000
-_REFUSALS = Limit(100, 60)
-"""Wrong signatures from one address for one source, before they are refused unseen."""
+_REFUSALS = Limit(3_000, 60)
+"""Wrong signatures from one address for one source, before its requests are refused unseen. Forgers
+may share an address with the genuine sender, so that this only bounds what they can cost."""
 
 _MAX_CHALLENGE = 1_000
 
