@@ -15,6 +15,7 @@ import pytest
 
 from tests.relay.hub import hub_at
 from waystation.clock import ManualClock
+from waystation.relay.tables import events
 from waystation.times import iso
 
 if TYPE_CHECKING:
@@ -63,6 +64,57 @@ class Ferryhook:
             }
         )
         return connection_id
+
+    def ingest(self, user_id: str, source_id: str, at: float, **more: Any) -> str:
+        event_id = f"evt_{uuid.uuid4().hex[:16]}"
+        received = int(at * 1000)
+        self.events.put_item(
+            Item={
+                "PK": f"SRC#{source_id}",
+                "SK": f"EVT#{received}#{event_id}",
+                "GSI1PK": f"EVTID#{event_id}",
+                "GSI1SK": "EVENT",
+                "eventId": event_id,
+                "sourceId": source_id,
+                "userId": user_id,
+                "status": "received",
+                "headers": '{"content-type":"application/json"}',
+                "body": '{"theirs":true}',
+                "sourceIp": "192.0.2.1",
+                "contentType": "application/json",
+                "method": "POST",
+                "receivedAt": received,
+                "expiresAt": int(at) + 86_400,
+                **more,
+            }
+        )
+        return event_id
+
+    def set_status(self, event_id: str, status: str) -> None:
+        row = self.event(event_id)
+        self.events.update_item(
+            Key={"PK": row["PK"], "SK": row["SK"]},
+            UpdateExpression="SET #s = :s",
+            ExpressionAttributeNames={"#s": "status"},
+            ExpressionAttributeValues={":s": status},
+        )
+
+    def event(self, event_id: str) -> dict[str, Any]:
+        [row] = self.events.query(
+            IndexName="GSI1",
+            KeyConditionExpression="GSI1PK = :id",
+            ExpressionAttributeValues={":id": f"EVTID#{event_id}"},
+        )["Items"]
+        return dict(row)
+
+
+async def heard(hub: Hub) -> None:
+    """Let the relay hear of every change there has been."""
+    feed = hub.runtime.store.changes(events, "relay-adoption")
+    while changes := await feed.read():
+        for change in changes:
+            await hub.worker.adoption.notice(change)
+        await feed.commit()
 
 
 @pytest.fixture
@@ -171,6 +223,79 @@ async def test_their_paused_connection_keeps_its_events_and_costs_nothing(
     assert (await hub.statuses(event_id)) == ["delivered", "delivered"]
 
 
+async def test_an_event_that_they_leave_lying_is_processed(
+    hub: Hub, ferryhook: Ferryhook, receiver: Receiver, clock: ManualClock
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = ferryhook.ingest(await me(hub), source, clock())
+    await heard(hub)
+    await hub.later(11)
+    assert (await hub.statuses(event_id)) == ["delivered", "delivered"]
+    assert [got.body for got in receiver.got] == [b'{"theirs":true}']
+    listed = await hub.get(f"/v1/sources/{source}/events?status=delivered")
+    assert [event["id"] for event in listed["data"]] == [event_id]
+
+
+async def test_an_event_that_they_process_themselves_is_left_to_them(
+    hub: Hub, ferryhook: Ferryhook, receiver: Receiver, clock: ManualClock
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = ferryhook.ingest(await me(hub), source, clock())
+    await heard(hub)
+    ferryhook.set_status(event_id, "processing")
+    await hub.later(11)
+    assert (await hub.statuses(event_id)) == ["processing"]
+    assert receiver.got == []
+
+
+async def test_an_event_of_another_account_is_not_sent_for_it(
+    hub: Hub, ferryhook: Ferryhook, receiver: Receiver, clock: ManualClock
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    ferryhook.ingest("usr_somebodyelse0000", source, clock())
+    await heard(hub)
+    await hub.later(11)
+    assert receiver.got == []
+
+
+async def test_our_own_events_are_not_taken_for_theirs(
+    hub: Hub, receiver: Receiver, clock: ManualClock
+) -> None:
+    source = await hub.source()
+    early = await hub.sent(source)
+    await hub.connect(source, receiver.url)
+    await heard(hub)
+    await hub.later(11)
+    assert (await hub.statuses(early)) == ["received"]
+    assert receiver.got == []
+
+
+async def test_the_watcher_runs_where_the_tables_are_shared(hub: Hub) -> None:
+    assert "watch relay-adoption" in [feed.name for feed in hub.runtime.feeds]
+    async with hub_at(ManualClock(time.time())) as embedded:
+        assert embedded.runtime.feeds == []
+
+
+async def test_a_status_that_they_set_stays_until_a_replay(
+    hub: Hub, ferryhook: Ferryhook, receiver: Receiver
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    receiver.fail()
+    event_id = await hub.sent(source)
+    ferryhook.set_status(event_id, "failed")
+    receiver.work()
+    await hub.later(40)
+    event = await hub.event(event_id)
+    assert (event["status"], list(event["connections"].values())) == ("failed", ["delivered"])
+    assert (await hub.call("POST", f"/v1/events/{event_id}/replay", {})).status == 202
+    await hub.settle()
+    assert (await hub.statuses(event_id))[0] == "delivered"
+
+
 async def test_what_they_add_to_an_event_stays(
     hub: Hub, ferryhook: Ferryhook, receiver: Receiver
 ) -> None:
@@ -178,11 +303,7 @@ async def test_what_they_add_to_an_event_stays(
     await hub.connect(source, receiver.url)
     receiver.fail()
     event_id = await hub.sent(source)
-    [row] = ferryhook.events.query(
-        IndexName="GSI1",
-        KeyConditionExpression="GSI1PK = :id",
-        ExpressionAttributeValues={":id": f"EVTID#{event_id}"},
-    )["Items"]
+    row = ferryhook.event(event_id)
     ferryhook.events.update_item(
         Key={"PK": row["PK"], "SK": row["SK"]},
         UpdateExpression="SET ferryLabel = :x",

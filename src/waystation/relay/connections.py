@@ -15,6 +15,7 @@ from waystation.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    SettingsError,
     TransactionCancelled,
 )
 from waystation.ids import is_id, new_id
@@ -114,13 +115,15 @@ class Connections:
             self._guard.check_url(given.destination_url, "destination_url")
         connection_id = new_id("conn")
         secret, sealed = self._keyring.new_outbound(connection_id)
+        url, query = self._keyring.split_destination(given.destination_url or "", connection_id)
         now = iso(self._store.clock())
         connection = Connection(
             connection_id=connection_id,
             source_id=source.source_id,
             user_id=source.user_id,
             name=given.name,
-            destination_url=given.destination_url or "",
+            destination_url=url,
+            destination_query=query,
             inbox=_json(given.inbox),
             signing_secret=sealed,
             filters=_filters(given.filters),
@@ -177,8 +180,11 @@ class Connections:
     ) -> Connection:
         """Only an `admin` may send the hidden headers of a connection to another place."""
         connection = await self.get(user_id, connection_id)
-        elsewhere = given.destination_url not in (UNSET, connection.destination_url)
-        if elsewhere and connection.headers and given.headers is UNSET and not admin:
+        hidden = connection.headers and given.headers is UNSET and not admin
+        if hidden and given.destination_url not in (
+            UNSET,
+            self._keyring.shown_destination(connection),
+        ):
             raise Forbidden(
                 "this connection has hidden headers: changing its destination_url needs the "
                 "permission admin, or new headers"
@@ -188,7 +194,8 @@ class Connections:
             if connection.inbox is not None:
                 raise InvalidInput("destination_url", "this connection goes to an inbox")
             self._guard.check_url(given.destination_url, "destination_url")
-            changes.append(set_to("destination_url", given.destination_url))
+            url, query = self._keyring.split_destination(given.destination_url, connection_id)
+            changes += [set_to("destination_url", url), set_or_remove("destination_query", query)]
         if given.headers is not UNSET:
             changes.append(set_or_remove("headers", self._headers(given.headers, connection_id)))
         for field, value in (
@@ -235,7 +242,10 @@ class Connections:
 
     async def secrets(self, user_id: str, connection_id: str) -> list[OutboundSecret]:
         connection = await self.get(user_id, connection_id)
-        return self._keyring.outbound(connection, self._store.now())
+        try:
+            return self._keyring.outbound(connection, self._store.now())
+        except SettingsError:
+            raise Conflict("the stored secrets cannot be opened: rotate the secret") from None
 
     async def delete(self, user_id: str, connection_id: str) -> None:
         connection = await self.get(user_id, connection_id)

@@ -19,11 +19,12 @@ from waystation.relay.forwarding import forwarded, with_query
 from waystation.relay.retries import GRACE_SECONDS, next_delay, remaining, stored_delays
 from waystation.relay.rules.transforms import TransformFailed
 from waystation.relay.states import (
-    Outcomes,
     encode_outcomes,
     event_status,
     next_status,
     outcomes_of,
+    set_by_others,
+    unchanged,
     webhook_of,
 )
 from waystation.relay.stats import day_tally, hour_tally, latency_field
@@ -34,7 +35,6 @@ from waystation.store import (
     Put,
     Update,
     add,
-    attr,
     exists,
     key_of,
     partition,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from waystation.patterns import Timers, WriteBatches
     from waystation.relay.keyring import Keyring
     from waystation.relay.rules.evaluation import Rules
-    from waystation.store import Action, Condition, Edit, Key, Store
+    from waystation.store import Action, Edit, Key, Store
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,20 @@ class Deliver:
     ) -> Outcome:
         """Send an event to where the connection points now, signed with its secrets of now, unless
         that has become later than `until`: then somebody else may be about to."""
-        webhook = webhook_of(event)
+        try:
+            return await self._send(connection, event, message_id, attempt, until)
+        except _ClaimRanOut:
+            raise
+        except Exception as error:
+            # Whatever another service wrote into the connection: it ends, and shows.
+            log.exception("connection %s cannot be used", connection.connection_id)
+            reason = f"the connection cannot be used as it is stored: {type(error).__name__}"
+            return Outcome(Reply(error=reason))
+
+    async def _send(
+        self, connection: Connection, event: Event, message_id: str, attempt: int, until: int | None
+    ) -> Outcome:
+        webhook = webhook_of(event, self._keyring)
         try:
             body, transformed = await self._rules.transformed(connection, event)
         except TransformFailed as error:
@@ -132,7 +145,7 @@ class Deliver:
             "x-waystation-attempt": str(attempt),
             TRAIL: trail.extended(webhook.headers.get(TRAIL, ""), event.source_id),
         }
-        url = with_query(connection.destination_url, event.query_string)
+        url = with_query(self._keyring.destination(connection), webhook.query_string)
         reply = await self._outbound.request(
             "POST",
             url,
@@ -166,11 +179,6 @@ class Deliver:
         except _ClaimRanOut:
             log.warning("delivery %s had to wait for too long", delivery.delivery_id)
             return None
-        except Exception as error:
-            # Whatever another service wrote into the connection: it ends, and shows.
-            log.exception("connection %s cannot be used", connection.connection_id)
-            reason = f"the connection cannot be used as it is stored: {type(error).__name__}"
-            outcome = Outcome(Reply(error=reason))
         await self._finish(delivery, event, connection, outcome)
         return None if outcome.last else outcome.reply
 
@@ -287,19 +295,16 @@ def _event_key(delivery: Delivery) -> Key[Event]:
     return Event.key(delivery.source_id, delivery.received_at, delivery.event_id)
 
 
-def _outcomes(event: Event, delivery: Delivery, status: DeliveryStatus) -> Outcomes:
-    outcomes = outcomes_of(event)
-    before = outcomes.get(delivery.connection_id)
-    return outcomes | {delivery.connection_id: next_status(before, status)}
-
-
 def _follow(
     event: Event, delivery: Delivery, status: DeliveryStatus, now: int, expires: int, *, tried: bool
 ) -> None:
     """Make of an event what follows from its delivery's new status."""
-    outcomes = _outcomes(event, delivery, status)
+    outcomes = outcomes_of(event)
+    before = outcomes.get(delivery.connection_id)
+    outcomes[delivery.connection_id] = next_status(before, status)
+    if not set_by_others(event):
+        event.status = event_status(outcomes)
     event.outcomes = encode_outcomes(outcomes)
-    event.status = event_status(outcomes)
     event.revision += 1
     event.attempt_count += tried
     event.expires_at = expires
@@ -314,11 +319,7 @@ def _event_update(before: Event, after: Event) -> Update[Event]:
         for name in ("status", "outcomes", "attempt_count", "expires_at", "delivered_at")
         if getattr(after, name) != getattr(before, name)
     ]
-    revision = attr("revision")
-    unchanged: Condition = revision == before.revision
-    if not before.revision:
-        unchanged = exists() & (revision.absent() | unchanged)
-    return Update(key_of(before), *edits, add("revision", 1), when=unchanged)
+    return Update(key_of(before), *edits, add("revision", 1), when=unchanged(before))
 
 
 def _lost(error: TransactionCancelled) -> bool:

@@ -6,13 +6,14 @@ must be exact is checked in the transaction itself.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.accounts import PLANS, Limits, User
-from waystation.errors import ConditionFailed
+from waystation.errors import ConditionFailed, Overloaded, SettingsError
 from waystation.ids import is_id
 from waystation.patterns import Newest
 from waystation.relay import signatures
@@ -24,6 +25,8 @@ from waystation.store import absent
 if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
     from waystation.store import Store
+
+log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 2.0
 _MOST_KEPT = 10_000
@@ -84,7 +87,12 @@ class Directory:
         user = await self._store.get(User.key(source.user_id))
         if user is None:
             return None
-        found = self._opened(source, self._keyring.inbound(source), PLANS[user.plan])
+        try:
+            secrets = self._keyring.inbound(source)
+        except SettingsError as error:
+            log.warning("source %s: %s", source_id, error)
+            raise Overloaded("this source cannot check signatures now", retry_after=60.0) from None
+        found = self._opened(source, secrets, PLANS[user.plan])
         self._known[source_id] = found
         return found
 

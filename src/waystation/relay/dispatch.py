@@ -19,10 +19,12 @@ from waystation.relay.states import (
     event_status,
     next_status,
     outcomes_of,
+    set_by_others,
+    unchanged,
 )
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Connection, Delivery, Event
-from waystation.store import Put, Update, absent, add, attr, exists, key_of, remove, set_to
+from waystation.store import Put, Update, absent, add, key_of, remove, set_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from waystation.patterns import Tally, Timers, WriteBatches
     from waystation.relay.lanes import Lanes
     from waystation.relay.rules.evaluation import Decision, Rules
-    from waystation.store import Condition, Edit, Store
+    from waystation.store import Edit, Store
 
 log = logging.getLogger(__name__)
 
@@ -162,14 +164,15 @@ class Dispatch:
     ) -> bool:
         """Write the deliveries and what they make of the event; False when it has changed."""
         outcomes = _with(outcomes_of(event), deliveries)
-        status = event_status(outcomes)
+        kept = set_by_others(event) and not costs  # a replay begins anew
+        status = event.status if kept else event_status(outcomes)
         update = Update(
             key_of(event),
             *changes,
             set_to("outcomes", encode_outcomes(outcomes)),
             set_to("status", status),
             add("revision", 1),
-            when=_unchanged(event),
+            when=unchanged(event),
         )
         try:
             await self.expect(deliveries)
@@ -219,13 +222,6 @@ class Dispatch:
 
     def _now(self) -> int:
         return int(self._store.clock() * 1000)
-
-
-def _unchanged(event: Event) -> Condition:
-    revision = attr("revision")
-    if event.revision:
-        return revision == event.revision
-    return exists() & (revision.absent() | (revision == 0))
 
 
 def _keep_longer(deliveries: list[Delivery], connections: Sequence[Connection], now: float) -> None:

@@ -39,6 +39,8 @@ from waystation.times import LAST_MS, milliseconds_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from waystation.relay.keyring import Keyring
+
 AnyRequest = Request[Principal, None, State]
 RelayService = NamedDependency[Relay]
 EventService = NamedDependency[Events]
@@ -157,14 +159,18 @@ class EventController(Controller):
             start = milliseconds_of(since, "since", -1)
         bell = tails.reserve(user_id)
         followed = tails.follow(bell, user_id, source_id, None if start < 0 else start)
-        return ServerSentEvent(_messages(followed))
+        return ServerSentEvent(_messages(followed, relay.keyring))
 
     @get("/{event_id:str}", summary="An event with its deliveries and their attempts")
     async def show(
-        self, event_id: FromPath[str], request: AnyRequest, events: EventService
+        self,
+        event_id: FromPath[str],
+        request: AnyRequest,
+        events: EventService,
+        relay: RelayService,
     ) -> EventDetail:
         event = await events.get(request.user.user_id, event_id)
-        return event_detail(event, *await events.parts(event))
+        return event_detail(event, *await events.parts(event), relay.keyring)
 
     @post("/{event_id:str}/replay", status_code=202, summary="Deliver an event once more")
     async def replay(
@@ -203,13 +209,13 @@ class EventController(Controller):
 
 
 async def _messages(
-    followed: AsyncIterator[tuple[int, Event | None]],
+    followed: AsyncIterator[tuple[int, Event | None]], keyring: Keyring
 ) -> AsyncIterator[ServerSentEventMessage]:
     async for position, event in followed:
         if event is None:
             yield ServerSentEventMessage(data=None, id=position, comment="here")
         else:
-            shown = msgspec.json.encode(event_view(event)).decode()
+            shown = msgspec.json.encode(event_view(event, keyring)).decode()
             yield ServerSentEventMessage(event="event", id=position, data=shown)
 
 

@@ -1,22 +1,27 @@
-"""Secrets of sources and connections, as they lie in the tables: sealed."""
+"""Secrets of sources, connections and events, as they lie in the tables: sealed."""
 
 from __future__ import annotations
 
 import base64
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.errors import Conflict
+from waystation.errors import Conflict, SettingsError
 from waystation.relay import standard
 
 if TYPE_CHECKING:
     from waystation.patterns import Vault
-    from waystation.relay.tables import Connection, Source
+    from waystation.relay.tables import Connection, Event, Source
 
 _MARK = "sealed:"
+_UNREADABLE = "[unreadable]"
+_CREDENTIAL = re.compile(r"key|token|secret|passw|auth|credential|session|jwt")
+_NEVER_KEPT = frozenset({"authorization", "proxy-authorization", "cookie"})
 _MOST_OPEN = 4_096
+REDACTED = "[redacted]"
 MAX_VALID = 5
 OVERLAP_SECONDS = 86_400
 """How long the old secret signs along after a rotation."""
@@ -29,6 +34,13 @@ class OutboundSecret(msgspec.Struct):
     until: int | None = None
 
 
+class Confidential(msgspec.Struct):
+    """What of a request is not kept in clear."""
+
+    query: str = ""
+    headers: dict[str, str] = {}
+
+
 class Keyring:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
@@ -39,7 +51,12 @@ class Keyring:
         return _MARK + base64.b64encode(sealed).decode()
 
     def _open_sealed(self, text: str, context: str) -> bytes:
-        return self._vault.open(base64.b64decode(text.removeprefix(_MARK)), context)
+        """SettingsError when it was not sealed with our key for this place."""
+        try:
+            sealed = base64.b64decode(text.removeprefix(_MARK))
+        except ValueError:
+            raise SettingsError(f"{context} is not readable") from None
+        return self._vault.open(sealed, context)
 
     # Sources
 
@@ -55,6 +72,13 @@ class Keyring:
             return [stored]  # written by another service, as the seed has it
         return msgspec.json.decode(self._open(stored, source.source_id), type=list[str])
 
+    def count(self, source: Source) -> int:
+        """How many of them can be used."""
+        try:
+            return len(self.inbound(source))
+        except SettingsError:
+            return 0
+
     # Connections
 
     def new_outbound(self, connection_id: str) -> tuple[str, str]:
@@ -64,7 +88,10 @@ class Keyring:
 
     def rotated(self, connection: Connection, now: int) -> tuple[str, str]:
         """A new secret before the one that was current, which is good for another day."""
-        old = self.outbound(connection, now)
+        try:
+            old = self.outbound(connection, now)
+        except SettingsError:  # it signs nothing any more
+            old = []
         if len(old) >= MAX_VALID:
             raise Conflict(
                 f"{MAX_VALID} secrets are valid already: rotate again once the oldest has run out"
@@ -91,3 +118,50 @@ class Keyring:
             return {}
         opened = self._open(connection.headers, f"{connection.connection_id} headers")
         return msgspec.json.decode(opened, type=dict[str, str])
+
+    def header_names(self, connection: Connection) -> list[str]:
+        try:
+            return list(self.headers(connection))
+        except SettingsError:
+            return [_UNREADABLE]
+
+    def split_destination(self, url: str, connection_id: str) -> tuple[str, str | None]:
+        """A destination as it is stored: without its query, and that sealed."""
+        address, _, query = url.partition("?")
+        if not query:
+            return url, None
+        return address, self.seal(query, f"{connection_id} query")
+
+    def destination(self, connection: Connection) -> str:
+        stored = connection.destination_query
+        if stored is None:
+            return connection.destination_url
+        opened = self._open(stored, f"{connection.connection_id} query")
+        return f"{connection.destination_url}?{msgspec.json.decode(opened, type=str)}"
+
+    def shown_destination(self, connection: Connection) -> str:
+        try:
+            return self.destination(connection)
+        except SettingsError:
+            return f"{connection.destination_url}?{_UNREADABLE}"
+
+    # Events
+
+    def split_request(
+        self, headers: dict[str, str], query: str, event_id: str
+    ) -> tuple[dict[str, str], str | None]:
+        """Headers as they may be kept in clear, and what is sealed of the request."""
+        hidden = [name for name in headers if _CREDENTIAL.search(name) or name in _NEVER_KEPT]
+        if not hidden:
+            return headers, self.seal(Confidential(query), event_id) if query else None
+        shown = headers | dict.fromkeys(hidden, REDACTED)
+        kept = {name: headers[name] for name in hidden if name not in _NEVER_KEPT}
+        if not kept and not query:
+            return shown, None
+        return shown, self.seal(Confidential(query, kept), event_id)
+
+    def confidential(self, event: Event) -> Confidential:
+        if event.sealed is None:
+            return Confidential()
+        opened = self._open_sealed(event.sealed, event.event_id)
+        return msgspec.json.decode(opened, type=Confidential)

@@ -31,8 +31,7 @@ from waystation.relay.rules.paths import Webhook
 from waystation.relay.sources import Sources
 from waystation.relay.stats import Statistics, day_tally, hour_tally
 from waystation.relay.tables import Delivery, Event, Seen
-from waystation.store import Put, absent, attr, exists, key_of
-from waystation.times import iso
+from waystation.store import Put, absent
 
 if TYPE_CHECKING:
     from waystation.errors import CancellationReason
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HIDDEN = ("authorization", "proxy-authorization", "cookie")
-_REDACTED = "[redacted]"
 _TRIES = 4
 _MOST_COUNTERS = 10_000
 _encode = msgspec.json.Encoder().encode
@@ -95,7 +92,7 @@ class Relay:
         self.batches = batches or WriteBatches(store)
         self.timers = Timers(store, "relay")
         self.lanes = Lanes(store.clock)
-        self.rules = Rules()
+        self.rules = Rules(self.keyring)
         self.dispatch = Dispatch(store, self.batches, self.timers, self.lanes, self.rules)
         self.deliver = Deliver(
             store, self.batches, self.timers, outbound, self.keyring, self.rules, inbox
@@ -110,6 +107,7 @@ class Relay:
         self.heard: Callable[[Event], None] | None = None
         self.kick: Callable[[str], None] | None = None
         self._limiter = LocalLimiter(store.clock)
+        self._minutes: Newest[str, int] = Newest(_MOST_COUNTERS)
         self._counters: Newest[str, tuple[int, Known, list[Tally]]] = Newest(_MOST_COUNTERS)
 
     def deliver_here(
@@ -132,7 +130,8 @@ class Relay:
         self.hand_over = hand_over
 
     def admit(self, known: Known) -> None:
-        """Count a request against the source's minute; what is refused is not counted."""
+        """Count a request against the source's minute, as far as this process has seen it; what is
+        refused is not counted. All processes together are counted when it is written."""
         limit = known.limits.events_per_minute if known.limits else None
         if limit is not None:
             self._limiter.take(known.source.source_id, Limit(limit, 60))
@@ -164,21 +163,22 @@ class Relay:
 
     def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
         now = self.store.clock()
-        headers = webhook.headers
-        if any(name in headers for name in _HIDDEN):
-            headers = headers | {name: _REDACTED for name in _HIDDEN if name in headers}
+        event_id = timed_id("evt", now)
+        headers, sealed = self.keyring.split_request(
+            webhook.headers, webhook.query_string, event_id
+        )
         try:
             text, binary = webhook.content.decode(), None
         except UnicodeDecodeError:
             text, binary = "", webhook.content
         return Event(
-            event_id=timed_id("evt", now),
+            event_id=event_id,
             source_id=known.source.source_id,
             user_id=known.source.user_id,
             headers=_encode(headers).decode(),
             body=text,
             body_bytes=binary,
-            query_string=webhook.query_string or None,
+            sealed=sealed,
             path=webhook.path or None,
             source_ip=sender,
             content_type=headers.get("content-type"),
@@ -215,6 +215,7 @@ class Relay:
             return []
         connections = await self.directory.connections(event.source_id)
         if not connections:
+            event.processed_at = event.received_at  # there is nobody to ask
             return []
         if self.begin is None:
             event.todo = event.source_id
@@ -248,6 +249,7 @@ class Relay:
         await self.dispatch.expect(deliveries)
         decided = self.dispatch.tallies(event, deliveries)
         for _ in range(_TRIES):
+            await usage.begin_minute(self.store, self._minutes, known, event.received_at)
             tallies = self._tallies(known, event)
             if decided:
                 tallies = [*tallies, *decided]
@@ -278,12 +280,7 @@ class Relay:
         now = event.received_at / 1000
         if known.source.user_id == OPERATOR:
             return []
-        source = Tally(
-            key=key_of(known.source),
-            adds={"event_count": 1},
-            sets={"last_event_at": iso(now)},
-            when=lambda _: exists() & (attr("status") == "active"),
-        )
+        source = usage.source_tally(known, now)
         if known.limits is None:  # our own alerts cost nothing
             return [source]
         return [
@@ -306,8 +303,10 @@ class Relay:
             return first.event_id if isinstance(first, Seen) else None
         source, account = [*reasons[actions : actions + 2], None, None][:2]
         if source is not None:
-            self.directory.forget(known.source.source_id)
-            raise NotFound("there is no such source, or it is paused")
+            source_id = known.source.source_id
+            self.directory.forget(source_id)
+            self._minutes.pop(source_id, None)
+            usage.refuse_source(source.item, known, self.store.clock())
         if account is not None:
             await usage.settle_refusal(self.store, known.source.user_id, account.item)
         return None

@@ -9,10 +9,13 @@ import msgspec
 from waystation.ids import timed_id
 from waystation.relay.rules.paths import Webhook
 from waystation.relay.tables import DeliveryStatus, Event
+from waystation.store import attr
 from waystation.times import iso
 
 if TYPE_CHECKING:
+    from waystation.relay.keyring import Keyring
     from waystation.relay.tables import EventStatus
+    from waystation.store import Condition
 
 _KEPT_SECONDS = 90 * 86_400
 
@@ -51,10 +54,24 @@ def event_status(outcomes: Outcomes) -> EventStatus:
     return "filtered" if found else "received"
 
 
+def set_by_others(event: Event) -> bool:
+    """Whether another service has given an event its status, which then stays until a replay."""
+    return event.status != event_status(outcomes_of(event))
+
+
 def next_status(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus:
     """A connection's state after another change. What was delivered once stays delivered, whatever
     a replay does."""
     return "delivered" if before == "delivered" else now
+
+
+def unchanged(event: Event) -> Condition:
+    """That neither we nor others have changed an event's state since it was read."""
+    revision = attr("revision")
+    same: Condition = revision == event.revision
+    if not event.revision:
+        same = revision.absent() | same
+    return (attr("status") == event.status) & same
 
 
 def own_event(source_id: str, user_id: str, kind: str, data: object, now: float) -> Event:
@@ -74,16 +91,17 @@ def own_event(source_id: str, user_id: str, kind: str, data: object, now: float)
     )
 
 
-def webhook_of(event: Event) -> Webhook:
-    """An event as rules see it."""
+def webhook_of(event: Event, keyring: Keyring) -> Webhook:
+    """An event as it came; SettingsError when its sealed part cannot be opened."""
+    sealed = keyring.confidential(event)
     try:
         headers = _headers.decode(event.headers)
     except msgspec.DecodeError:  # written by somebody else
         headers = {}
     return Webhook(
         event.content,
-        headers,
-        event.query_string or "",
+        headers | sealed.headers,
+        sealed.query,
         event.method,
         event.path or "",
     )

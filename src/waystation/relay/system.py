@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from waystation.relay.commands import add_commands
 from waystation.relay.settings import RelaySettings
-from waystation.relay.tables import QUEUES, RECEIVED, TABLES
-from waystation.seam import Door, Parts, Running, System
+from waystation.relay.tables import QUEUES, RECEIVED, TABLES, events
+from waystation.seam import Door, Parts, Running, System, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,7 @@ def open_relay(
         },
         doors=[Door("/in", webhook_door(relay, paypal_roots), MAX_BODY, programs=True)],
         consumers=[Consumer(parts.queues[RECEIVED], worker.handle, concurrency=64)],
+        watchers=[Watcher("relay-adoption", events, worker.adoption.notice)],
         jobs={"relay": worker.timed.run},
         tend=worker.tend,
         drain=worker.timed.drain,

@@ -32,6 +32,7 @@ events = Table(
         Index("GSI3", pk="GSI3PK", sk="GSI3SK"),
     ],
     ttl="expiresAt",
+    stream="dynamodb",
 )
 
 
@@ -44,7 +45,7 @@ class Source(
     rename="camel",
     kw_only=True,
 ):
-    """Where webhooks come in."""
+    """Where webhooks come in. `minute_count` counts what it has taken in one `minute`."""
 
     source_id: str
     user_id: str
@@ -58,6 +59,8 @@ class Source(
     status: Status = "active"
     connection_count: int = 0
     event_count: int = 0
+    minute: int | None = None
+    minute_count: int = 0
     last_event_at: str | None = None
     created_at: str
     updated_at: str | None = None
@@ -68,6 +71,7 @@ class Connection(
 ):
     """Where a source's webhooks go: to a URL, or to an inbox.
 
+    The query of the URL may hold credentials: it is sealed in `destination_query`.
     `failure_streak` counts the attempts that failed since the last one that did not, and
     `failing_since` is the second of the first of them.
     """
@@ -77,6 +81,7 @@ class Connection(
     user_id: str
     name: str
     destination_url: str = ""
+    destination_query: str | None = None
     inbox: str | None = None
     signing_secret: str
     filters: str | None = None
@@ -121,7 +126,8 @@ class Event(
 ):
     """A webhook that was received.
 
-    A body that is not UTF-8 is in `body_bytes`. `outcomes` has the state of every connection, as
+    A body that is not UTF-8 is in `body_bytes`. `sealed` has the query and the values of those
+    headers that may be credentials. `outcomes` has the state of every connection, as
     JSON, and `status` follows from it; `revision` counts the changes of both. `todo` is the
     source's id until its deliveries have been created.
     """
@@ -133,7 +139,7 @@ class Event(
     headers: str
     body: str
     body_bytes: bytes | None = None
-    query_string: str | None = None
+    sealed: str | None = None
     path: str | None = None
     source_ip: str
     content_type: str | None = None
@@ -155,7 +161,8 @@ class Event(
     @property
     def size(self) -> int:
         """At most how many bytes it is stored in."""
-        return 4 * (len(self.body) + len(self.headers)) + len(self.body_bytes or b"")
+        texts = len(self.body) + len(self.headers) + len(self.sealed or "")
+        return 4 * texts + len(self.body_bytes or b"")
 
 
 class Delivery(

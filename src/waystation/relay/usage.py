@@ -1,4 +1,7 @@
-"""What an account has used of its plan this month, counted with the events themselves."""
+"""What an account has used of its plan, counted with the events themselves.
+
+A month belongs to the account and a minute to each of its sources.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ import msgspec
 from waystation.accounts import PLANS, Limits, Plan, User
 from waystation.errors import ConditionFailed, NotFound, TooManyRequests
 from waystation.patterns import Tally
-from waystation.store import Condition, attr, exists, set_to
-from waystation.times import month_of, next_month
+from waystation.relay.tables import Source
+from waystation.store import Condition, attr, exists, key_of, set_to
+from waystation.times import iso, month_of, next_month
 
 if TYPE_CHECKING:
+    from waystation.patterns import Newest
+    from waystation.relay.directory import Known
     from waystation.store import Store
 
 
@@ -43,6 +49,53 @@ def usage_tally(user_id: str, limits: Limits, now: float) -> Tally:
         return current & (attr("usage_this_month") <= limit - adds["usage_this_month"])
 
     return Tally(key=User.key(user_id), adds={"usage_this_month": 1}, when=within)
+
+
+def source_tally(known: Known, now: float) -> Tally:
+    """One more event of a source, unless it is paused or has had its share of the minute."""
+    limit = _per_minute(known)
+
+    def within(adds: dict[str, int]) -> Condition:
+        active = exists() & (attr("status") == "active")
+        if limit is None:
+            return active
+        current = attr("minute") >= int(now // 60)
+        return active & current & (attr("minute_count") <= limit - adds["minute_count"])
+
+    adds = {"event_count": 1} if limit is None else {"event_count": 1, "minute_count": 1}
+    sets: dict[str, object] = {"last_event_at": iso(now)}
+    return Tally(key=key_of(known.source), adds=adds, sets=sets, when=within)
+
+
+async def begin_minute(store: Store, begun: Newest[str, int], known: Known, at_ms: int) -> None:
+    """Have the source's minute begin before its first event is counted, in one of the processes."""
+    minute, source_id = at_ms // 60_000, known.source.source_id
+    if _per_minute(known) is None or begun.get(source_id) == minute:
+        return
+    last = attr("minute")
+    with suppress(ConditionFailed):  # another process has begun it
+        await store.update(
+            key_of(known.source),
+            set_to("minute", minute),
+            set_to("minute_count", 0),
+            when=exists() & (last.absent() | (last < minute)),
+        )
+    begun[source_id] = minute
+
+
+def refuse_source(refused: object, known: Known, now: float) -> None:
+    """Raise the reason why a source's tally was refused, unless its minute had not begun."""
+    if not isinstance(refused, Source) or refused.status != "active":
+        raise NotFound("there is no such source, or it is paused")
+    limit = _per_minute(known)
+    if limit is not None and refused.minute_count >= limit:
+        raise TooManyRequests(
+            f"too many: at most {limit} are allowed in a minute", retry_after=60 - now % 60
+        )
+
+
+def _per_minute(known: Known) -> int | None:
+    return known.limits.events_per_minute if known.limits else None
 
 
 async def settle_refusal(store: Store, user_id: str, refused: object) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from waystation.errors import SettingsError
 from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Verification
 from waystation.relay.states import outcomes_of, webhook_of
@@ -49,7 +50,7 @@ def source_view(source: Source, keyring: Keyring, base_url: str) -> SourceView:
         url=f"{base_url}/in/{source.source_id}",
         status=source.status,
         public_url=source.public_url,
-        signing_secrets=len(keyring.inbound(source)),
+        signing_secrets=keyring.count(source),
         verification={"mode": verification.mode, **shown},
         dedupe=msgspec.json.decode(source.dedupe, type=Dedupe) if source.dedupe else Dedupe(),
         connection_count=source.connection_count,
@@ -94,13 +95,13 @@ def connection_view(connection: Connection, keyring: Keyring) -> ConnectionView:
         id=connection.connection_id,
         source_id=connection.source_id,
         name=connection.name,
-        destination_url=connection.destination_url or None,
+        destination_url=keyring.shown_destination(connection) or None,
         inbox=_json(connection.inbox),
         filters=_json(connection.filters),
         transform=_json(connection.transform),
         retry=_json(connection.retry_config),
         rate_limit=_json(connection.rate_limit),
-        headers=dict.fromkeys(keyring.headers(connection), _HIDDEN),
+        headers=dict.fromkeys(keyring.header_names(connection), _HIDDEN),
         timeout=connection.timeout_seconds,
         concurrency=connection.concurrency,
         status=connection.status,
@@ -194,19 +195,25 @@ def event_summary(event: Event) -> EventSummary:
     )
 
 
-def event_view(event: Event) -> EventView:
+def event_view(event: Event, keyring: Keyring) -> EventView:
     binary = event.body_bytes is not None
+    try:
+        webhook = webhook_of(event, keyring)
+    except SettingsError:
+        webhook = webhook_of(msgspec.structs.replace(event, sealed=None), keyring)
     return EventView(
         **msgspec.structs.asdict(event_summary(event)),
-        headers=webhook_of(event).headers,
-        query=event.query_string or "",
+        headers=webhook.headers,
+        query=webhook.query_string,
         source_ip=event.source_ip,
         body=base64.b64encode(event.content).decode() if binary else event.body,
         body_encoding="base64" if binary else "utf-8",
     )
 
 
-def event_detail(event: Event, deliveries: list[Delivery], attempts: list[Attempt]) -> EventDetail:
+def event_detail(
+    event: Event, deliveries: list[Delivery], attempts: list[Attempt], keyring: Keyring
+) -> EventDetail:
     tried: dict[str | None, list[Attempt]] = {}
     for attempt in sorted(attempts, key=lambda attempt: attempt.sequence):
         tried.setdefault(attempt.delivery_id, []).append(attempt)
@@ -214,7 +221,7 @@ def event_detail(event: Event, deliveries: list[Delivery], attempts: list[Attemp
         delivery_view(delivery, tried.get(delivery.delivery_id, []))
         for delivery in sorted(deliveries, key=_age)
     ]
-    return EventDetail(**msgspec.structs.asdict(event_view(event)), deliveries=shown)
+    return EventDetail(**msgspec.structs.asdict(event_view(event, keyring)), deliveries=shown)
 
 
 def _age(delivery: Delivery) -> tuple[int, str, str]:

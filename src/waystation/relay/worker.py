@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from waystation.errors import WaystationError
 from waystation.ids import nanoid
 from waystation.patterns import RESCUE_MS, TimedWork, guarded
+from waystation.relay.adoption import MARK, Adoption
 from waystation.relay.alerts import Alerts
 from waystation.relay.dispatch import CLAIM_MS
 from waystation.relay.replays import Replays
@@ -66,6 +67,7 @@ class Worker:
         self._store = relay.store
         self._special = special or {}
         self.timed = TimedWork(relay.timers, self._work, stopping)
+        self.adoption = Adoption(relay)
         self.alerts = Alerts(relay)
         self.replays = Replays(relay)
         self.in_memory: set[str] = set()
@@ -162,6 +164,10 @@ class Worker:
             return await self.replays.work(name, look)
         if name.startswith("src_"):
             return await self._stranded(name, look)
+        if name.startswith(MARK):
+            if (event := await self.adoption.due(name)) is not None:
+                await self._process(event)
+            return None
         lane = await self._lane(name, look)
         if name.startswith("conn_"):
             return lane

@@ -83,7 +83,8 @@ class Runtime:
         self.consumers = [consumer for running in self.running for consumer in running.consumers]
         self.watchers = [watcher for running in self.running for watcher in running.watchers]
         self._check_watchers()
-        self.feeds = [FeedRunner(store, watcher) for watcher in self.watchers]
+        followed = [watcher for watcher in self.watchers if store.follows(watcher.table)]
+        self.feeds = [FeedRunner(store, watcher) for watcher in followed]
         for running in self.running:
             for collector in running.metrics:
                 self.metrics.registry.register(collector)

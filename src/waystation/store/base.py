@@ -207,9 +207,13 @@ class Store(ABC):
 
     def changes(self, table: Table, consumer: str) -> ChangeFeed:
         """The changes of a table declared with `stream=True`, for a named consumer."""
-        if not table.stream:
+        if not self.follows(table):
             raise InvalidRequest(f"table {table.name} is not declared with stream=True")
         return self._feed(table, consumer)
+
+    def follows(self, table: Table) -> bool:
+        """Whether the changes of a table can be followed here."""
+        return bool(table.stream)
 
     @abstractmethod
     def _feed(self, table: Table, consumer: str) -> ChangeFeed: ...

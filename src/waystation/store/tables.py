@@ -47,7 +47,11 @@ class Index:
 
 
 class Table:
-    """A table: its keys, indexes, TTL attribute, and whether its changes can be followed."""
+    """A table: its keys, indexes, TTL attribute, and whether its changes can be followed.
+
+    With `stream="dynamodb"` they are followed there only: to hear of what other services write,
+    which nobody does to an embedded database.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class Table:
         sk: str | KeyAttribute | None = None,
         indexes: Sequence[Index] = (),
         ttl: str | None = None,
-        stream: bool = False,
+        stream: bool | Literal["dynamodb"] = False,
     ) -> None:
         self.name = name
         self.pk = _key_attribute(pk)

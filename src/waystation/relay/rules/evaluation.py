@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from waystation.errors import SettingsError
 from waystation.patterns import Newest
 from waystation.relay.rules.budget import Budget, RulesTooCostly
 from waystation.relay.rules.filters import BodyUnreadable, stored_filter
@@ -26,6 +27,7 @@ from waystation.relay.trail import TRAIL, loop
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from waystation.relay.keyring import Keyring
     from waystation.relay.rules.paths import Webhook
     from waystation.relay.tables import Connection, DeliveryStatus, Event
 
@@ -47,7 +49,8 @@ _BUDGET_SECONDS = 10.0
 
 
 class Rules:
-    def __init__(self) -> None:
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rules")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._budgets: Newest[str, tuple[float, Budget]] = Newest(_MOST_BUDGETS)
@@ -59,7 +62,7 @@ class Rules:
         if _size(event) * weight > SHORT:
             return None
         try:
-            return _decisions(event, connections, _trial())
+            return self._decisions(event, connections, _trial())
         except RulesTooCostly:
             return None
 
@@ -69,7 +72,9 @@ class Rules:
         if decided is not None:
             return decided
         budget = self._budget(event.event_id)
-        return await self._beside(event.user_id, lambda: _decisions(event, connections, budget))
+        return await self._beside(
+            event.user_id, lambda: self._decisions(event, connections, budget)
+        )
 
     async def transformed(self, connection: Connection, event: Event) -> tuple[bytes, bool]:
         """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
@@ -80,14 +85,28 @@ class Rules:
             raise TransformFailed(f"it cannot be read: {error}") from None
         if _size(event) * weight <= SHORT:
             with suppress(RulesTooCostly):
-                return apply(transform, webhook_of(event), _trial())
+                return apply(transform, webhook_of(event, self._keyring), _trial())
         budget = self._budget(event.event_id)
 
         def work() -> tuple[bytes, bool]:
             budget.start()
-            return apply(transform, webhook_of(event), budget)
+            return apply(transform, webhook_of(event, self._keyring), budget)
 
         return await self._beside(event.user_id, work)
+
+    def _decisions(
+        self, event: Event, connections: Sequence[Connection], budget: Budget
+    ) -> list[Decision]:
+        if TRAIL not in event.headers and not any(c.filters for c in connections):
+            return [("pending", None)] * len(connections)  # most often
+        try:
+            webhook = webhook_of(event, self._keyring)
+        except SettingsError as error:
+            return [("failed", str(error))] * len(connections)
+        if (why := loop(webhook.headers.get(TRAIL, ""), event.source_id)) is not None:
+            return [("failed", why)] * len(connections)
+        budget.start()
+        return [_decision(connection, webhook, budget) for connection in connections]
 
     async def _beside(self, account: str, work: Callable[[], T]) -> T:
         turn = self._turns.setdefault(account, asyncio.Lock())
@@ -108,21 +127,11 @@ class Rules:
 
 
 def _size(event: Event) -> int:
-    return 256 + len(event.body) + len(event.body_bytes or b"") + len(event.query_string or "")
+    return 256 + len(event.body) + len(event.body_bytes or b"") + len(event.sealed or "")
 
 
 def _trial() -> Budget:
     return Budget(_TRIAL_STEPS, _TRIAL_SECONDS, trial=True)
-
-
-def _decisions(event: Event, connections: Sequence[Connection], budget: Budget) -> list[Decision]:
-    if TRAIL not in event.headers and not any(c.filters for c in connections):
-        return [("pending", None)] * len(connections)  # most often
-    webhook = webhook_of(event)
-    if (why := loop(webhook.headers.get(TRAIL, ""), event.source_id)) is not None:
-        return [("failed", why)] * len(connections)
-    budget.start()
-    return [_decision(connection, webhook, budget) for connection in connections]
 
 
 def _filter_weight(connection: Connection) -> int:

@@ -209,7 +209,7 @@ class SqliteStore(Store):
         table = write.key.spec.table
         layout = self._layout(table)
         row = layout.put_row(write)
-        if row and write.condition is None and returning is None and not table.stream:
+        if row and write.condition is None and returning is None and table.stream is not True:
             return self.writer.execute(layout.put, row)
         job = partial(self._rows.write, write, row, returning, self.now(), self._failed)
         return self.writer.run(job)
@@ -233,6 +233,9 @@ class SqliteStore(Store):
         return [(write, self._layout(write.key.spec.table).put_row(write)) for write in writes]
 
     # Upkeep
+
+    def follows(self, table: Table) -> bool:
+        return table.stream is True
 
     def _feed(self, table: Table, consumer: str) -> ChangeFeed:
         return SqliteFeed(self, self.reader, table, consumer)

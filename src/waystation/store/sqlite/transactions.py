@@ -131,7 +131,7 @@ class RowWrites:
     def _carry_out(self, connection: sqlite3.Connection, steps: list[Step], now: int) -> None:
         rows: dict[str, list[Row]] = {}
         for layout, write, found, row in steps:
-            if row is None or layout.table.stream:
+            if row is None or layout.table.stream is True:
                 self._replace(connection, layout, write, found, row, now)
             else:
                 rows.setdefault(layout.table.name, []).append(row)
@@ -142,7 +142,7 @@ class RowWrites:
         """Remove up to `limit` expired rows, oldest first."""
         rows = connection.execute(layout.expired, (now - IGNORED_AFTER, now, limit)).fetchall()
         connection.executemany(layout.delete, [(pk, sk) for pk, sk, _ in rows])
-        if layout.table.stream:
+        if layout.table.stream is True:
             for _, _, body in rows:
                 _record(connection, layout, body, None, now, by_ttl=True)
         return len(rows)
@@ -157,7 +157,7 @@ class RowWrites:
         wanted: dict[str, list[Write]] = {}
         for write, row in pairs:
             table = write.key.spec.table
-            if row is None or write.condition is not None or table.stream:
+            if row is None or write.condition is not None or table.stream is True:
                 wanted.setdefault(table.name, []).append(write)
         return {
             id(write): found
@@ -183,7 +183,7 @@ class RowWrites:
     ) -> None:
         """A put that needs to know what was there only if somebody follows the changes."""
         found = _UNREAD
-        if layout.table.stream:
+        if layout.table.stream is True:
             [found] = self._find(connection, layout, [write], now)
         self._replace(connection, layout, write, found, row, now)
 
@@ -204,7 +204,7 @@ class RowWrites:
             connection.execute(layout.delete, layout.key(write.key))
         else:
             return
-        if layout.table.stream and body != found.body:
+        if layout.table.stream is True and body != found.body:
             _record(connection, layout, found.body, body, now, by_ttl=False)
 
 
