@@ -21,7 +21,7 @@ from waystation.systems import SYSTEMS
 async def main(given: dict[str, Any]) -> None:
     systems = [*SYSTEMS, TOY]
     async with running(settings_with(systems, **given), systems) as runtime:
-        [watcher] = runtime.watchers
+        [watcher] = [w for w in runtime.watchers if w.name == "toy-notes"]
         leases = Leases(runtime.store, seconds=1, skew=0, longest=math.inf)
         runner = FeedRunner(runtime.store, watcher, leases=leases)
         while True:
