@@ -256,11 +256,12 @@ async def test_a_look_that_takes_long_keeps_others_away(
 async def test_draining_leaves_to_others_what_takes_too_long(
     store: Store, clock: ManualClock, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks = 0
+    looks, begun = 0, asyncio.Event()
 
     async def work(name: str, look: Look) -> int | None:
         nonlocal looks
         looks += 1
+        begun.set()
         if looks == 1:
             await asyncio.Event().wait()
         return None
@@ -268,6 +269,7 @@ async def test_draining_leaves_to_others_what_takes_too_long(
     timed = TimedWork(Timers(store, name), work)
     await timed.timers.ensure("x", timed.timers.now())
     await timed.tick()
+    await begun.wait()
     await timed.drain(0.01)
     clock.advance(61)
     await timed.tick()
