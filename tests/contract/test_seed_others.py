@@ -14,7 +14,7 @@ from waystation.desk.tables import (
     PendingFlow,
 )
 from waystation.errors import ConditionFailed, TransactionCancelled
-from waystation.gate.tables import CACHE_SECONDS, ExistenceCheck
+from waystation.gate.tables import CACHE_SECONDS, CacheEntry
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.store import (
     Put,
@@ -122,7 +122,7 @@ async def test_desk_event_and_its_trace_are_one_transaction(seeds: Store) -> Non
 
 
 async def test_gate_cache_write_and_read(seeds: Store) -> None:
-    check = ExistenceCheck(
+    check = CacheEntry(
         team_id="T01234567",
         user_id="U01234567",
         channel_id="C01234567",
@@ -130,7 +130,7 @@ async def test_gate_cache_write_and_read(seeds: Store) -> None:
         verified_at=seeds.now(),
     )
     await seeds.put(check)
-    key = ExistenceCheck.key("T01234567", "U01234567", "C01234567")
+    key = CacheEntry.key("T01234567", "U01234567", "C01234567")
     assert key.pk == "T01234567#U01234567#C01234567"
     assert await seeds.get(key) == check
 
@@ -139,7 +139,7 @@ async def test_gate_an_entry_counts_only_while_its_ttl_is_ahead(
     seeds: Store, clock: ManualClock
 ) -> None:
     ttl = seeds.now() + CACHE_SECONDS
-    check = ExistenceCheck(team_id="T1", user_id="U1", channel_id="C1", ttl=ttl)
+    check = CacheEntry(team_id="T1", user_id="U1", channel_id="C1", ttl=ttl)
     await seeds.put(check)
     clock.advance(CACHE_SECONDS - 1)
     assert await seeds.get(key_of(check)) is not None

@@ -15,7 +15,11 @@ CHECK_SECONDS = 30 * 86_400
 
 cache = Table("slack-existence-check-cache", pk="cache_key", ttl="ttl")
 gate = Table(
-    "waystation-gate", pk="pk", sk="sk", indexes=[Index("GSI1", pk="gsi1pk", sk="gsi1sk")], ttl="ttl"
+    "waystation-gate",
+    pk="pk",
+    sk="sk",
+    indexes=[Index("GSI1", pk="gsi1pk", sk="gsi1sk")],
+    ttl="ttl",
 )
 
 
@@ -46,8 +50,7 @@ class Workspace(
 ):
     """A Slack team, or a whole organisation, and the account that has proved that it is theirs.
 
-    What Slack said at `purged_at` or before does not count any more. `token` is gone once Slack
-    says that it was revoked; `token_at` is when it was set.
+    What Slack said at `purged_at` or before does not count any more.
     """
 
     team_id: str
@@ -55,7 +58,6 @@ class Workspace(
     name: str = ""
     bot_user_id: str = ""
     token: bytes | None = None
-    token_at: int = 0
     signing_secret: bytes | None = None
     source_id: str | None = None
     rate_count: int = 10

@@ -22,7 +22,7 @@ from waystation.relay.billing import OPERATOR
 from waystation.relay.connections import Connections
 from waystation.relay.dedupe import digest_of
 from waystation.relay.deliver import Deliver, InboxSender
-from waystation.relay.directory import Directory, Known
+from waystation.relay.directory import ALERTS_PROVIDER, Directory, Known
 from waystation.relay.dispatch import Dispatch
 from waystation.relay.keyring import Keyring
 from waystation.relay.lanes import Lanes
@@ -157,9 +157,21 @@ class Relay:
         if known is None or known.source.user_id != user_id or known.source.status != "active":
             raise NotFound("there is no such source, or it is paused")
         self.admit(known)
-        digest = None if dedupe is None else secret_hash(f"house {dedupe}")[:40]
+        digest = None if dedupe is None else _house_digest(dedupe)
         webhook = Webhook(body, headers, "", "POST", "")
         return await self.record(known, self._event(known, webhook, sender), digest)
+
+    async def seen_from_house(self, source_id: str, dedupe: str) -> str | None:
+        """The event that a source has taken from another system under the same `dedupe`."""
+        seen = await self.store.get(Seen.key(source_id, _house_digest(dedupe)))
+        return None if seen is None else seen.event_id
+
+    async def owns(self, user_id: str, source_id: str) -> bool:
+        """Whether an account has such a source, for another system to give events to."""
+        known = await self.directory.source(source_id)
+        if known is None or known.source.provider == ALERTS_PROVIDER:
+            return False
+        return known.source.user_id == user_id
 
     def _event(self, known: Known, webhook: Webhook, sender: str) -> Event:
         now = self.store.clock()
@@ -327,3 +339,7 @@ class Relay:
         await self.timers.ensure(name, int(self.store.clock() * 1000))
         if self.kick is not None:
             self.kick(name)
+
+
+def _house_digest(dedupe: str) -> str:
+    return secret_hash(f"house {dedupe}")[:40]

@@ -61,7 +61,11 @@ def open_relay(
         tend=worker.tend,
         drain=worker.timed.drain,
         close=relay.close,
-        offers={"relay.receive": relay.receive_from_house},
+        offers={
+            "relay.receive": relay.receive_from_house,
+            "relay.seen": relay.seen_from_house,
+            "relay.owns": relay.owns,
+        },
     )
 
 

@@ -1,0 +1,249 @@
+"""Existence checks: does this really exist, asked of whoever knows, once for all who ask at a time.
+
+Only a yes is remembered, and for a few minutes. Everything else is a no: one that was said, and
+one for want of an answer. Whoever is asked is left alone for a while after it failed to answer
+several times, or when it has asked for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from waystation.patterns import Newest
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from waystation.clock import Clock
+
+log = logging.getLogger(__name__)
+
+Ids = tuple[str, ...]
+Verify = Callable[..., Awaitable[None]]
+"""Asks whether the ids exist: returns if they do, raises Refused if not, and Unavailable (or
+anything else) if that cannot be said."""
+
+BUDGET_SECONDS = 2.0
+_FRESH_SECONDS = 2.0
+_CACHE_SECONDS = 0.5
+_MOST_REMEMBERED = 100_000
+_MOST_SCOPES = 10_000
+_MOST_FLIGHTS = 500
+_MOST_FLIGHTS_OF_ONE = 50
+_BREAKS_AFTER = 5
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 60.0
+_LONGEST_ASKED = 600.0
+
+
+class Refused(Exception):
+    """One of the ids does not exist, or must not pass."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class Unavailable(Exception):
+    """There was no answer. `retry_after` is when to ask again, if that was said."""
+
+    def __init__(
+        self, detail: str, *, reason: str = "unavailable", retry_after: float | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether it exists; if not, why not. `cached` says that nobody was asked."""
+
+    passed: bool
+    reason: str = ""
+    detail: str = ""
+    cached: bool = False
+
+
+class Memory(Protocol):
+    """Where a yes is kept that processes share: when it was said, while it counts."""
+
+    async def get(self, ids: Ids) -> float | None: ...
+
+    async def put(self, ids: Ids, verified_at: float) -> None: ...
+
+
+class _Scope:
+    """What we know of whoever is asked: one for each first id."""
+
+    __slots__ = ("blocked_until", "failures", "flights", "reason")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.flights = 0
+        self.blocked_until = 0.0
+        self.reason = "unavailable"
+
+
+class ExistenceCheck:
+    """Checks ids with any provider that has an async function to ask.
+
+    The first id is the one whose provider is asked, such as a workspace: trouble with one keeps
+    nobody from asking about another.
+    """
+
+    def __init__(
+        self,
+        verify: Verify,
+        *,
+        memory: Memory | None = None,
+        seconds: float = 300.0,
+        budget: float = BUDGET_SECONDS,
+        clock: Clock = time.time,
+    ) -> None:
+        self._verify = verify
+        self._memory = memory
+        self._seconds = seconds
+        self._budget = budget
+        self._clock = clock
+        self._recent: Newest[Ids, tuple[float, float]] = Newest(_MOST_REMEMBERED)
+        self._scopes: Newest[str, _Scope] = Newest(_MOST_SCOPES)
+        self._flights: dict[tuple[Ids, float], asyncio.Task[Verdict]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def check(self, *ids: str, since: float = 0.0) -> Verdict:
+        """Whether all of the ids exist. What was said at `since` or before does not count."""
+        if await self.known(*ids, since=since):
+            return Verdict(passed=True, cached=True)
+        flight = self._flights.get((ids, since))
+        if flight is None:
+            scope = self._scope(ids[0])
+            if (refusal := self._refusal(scope)) is not None:
+                return refusal
+            flight = self._begin(ids, since, scope)
+        await asyncio.wait({flight})
+        if flight.cancelled():
+            return Verdict(passed=False, reason="unavailable", detail="no answer in time")
+        return flight.result()
+
+    async def known(self, *ids: str, since: float = 0.0) -> bool:
+        """Whether a yes to these ids is remembered, said after `since`."""
+        now = self._clock()
+        verified_at, read_at = self._recent.get(ids) or (0.0, 0.0)
+        if self._memory is not None and now - read_at >= _FRESH_SECONDS:
+            verified_at = await self._read(ids)
+            if verified_at:
+                self._recent[ids] = (verified_at, now)
+        return since < verified_at and verified_at <= now + 1 and now < verified_at + self._seconds
+
+    def forget(self, *ids: str) -> None:
+        """Forget a yes in this process; `since` keeps others from counting theirs."""
+        self._recent.pop(ids, None)
+
+    def reset(self, first: str) -> None:
+        """Ask again at once, whatever has been wrong."""
+        self._scopes.pop(first, None)
+
+    async def settle(self) -> None:
+        """Wait until what was confirmed is written."""
+        await asyncio.gather(*self._writing)
+
+    async def close(self) -> None:
+        flights = list(self._flights.values())
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
+        await self.settle()
+
+    async def _read(self, ids: Ids) -> float:
+        assert self._memory is not None
+        try:
+            async with asyncio.timeout(_CACHE_SECONDS):
+                return await self._memory.get(ids) or 0.0
+        except Exception as error:  # noqa: BLE001 - then it is asked for
+            log.warning("the memory of checks could not be read: %s", type(error).__name__)
+            return 0.0
+
+    def _scope(self, first: str) -> _Scope:
+        scope = self._scopes.get(first)
+        if scope is None:
+            scope = self._scopes[first] = _Scope()
+        return scope
+
+    def _refusal(self, scope: _Scope) -> Verdict | None:
+        """Why nobody is asked now."""
+        if scope.blocked_until > self._clock():
+            return Verdict(passed=False, reason=scope.reason, detail="it is being left alone")
+        probing = scope.failures >= _BREAKS_AFTER and scope.flights
+        if probing or scope.flights >= _MOST_FLIGHTS_OF_ONE or len(self._flights) >= _MOST_FLIGHTS:
+            return Verdict(passed=False, reason="busy", detail="too many checks at the same time")
+        return None
+
+    def _begin(self, ids: Ids, since: float, scope: _Scope) -> asyncio.Task[Verdict]:
+        place = (ids, since)
+        flight = asyncio.create_task(self._ask(ids, scope))
+        self._flights[place] = flight
+        scope.flights += 1
+
+        def ended(_: object) -> None:
+            scope.flights -= 1
+            del self._flights[place]
+
+        flight.add_done_callback(ended)
+        return flight
+
+    async def _ask(self, ids: Ids, scope: _Scope) -> Verdict:
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._budget):
+                await self._verify(*ids)
+        except Refused as refused:
+            scope.failures = 0
+            return Verdict(passed=False, reason=refused.reason, detail=refused.detail)
+        except Unavailable as error:
+            self._failed(scope, error.reason, error.retry_after)
+            return Verdict(passed=False, reason=error.reason, detail=error.detail)
+        except TimeoutError:
+            self._failed(scope, "unavailable", None)
+            return Verdict(passed=False, reason="unavailable", detail="no answer in time")
+        except Exception:
+            log.exception("an existence check failed")
+            self._failed(scope, "unavailable", None)
+            return Verdict(passed=False, reason="unavailable", detail="the check failed")
+        scope.failures = 0
+        self._remember(ids, began)
+        return Verdict(passed=True)
+
+    def _failed(self, scope: _Scope, reason: str, retry_after: float | None) -> None:
+        now = self._clock()
+        scope.reason = reason
+        if retry_after is not None:
+            scope.blocked_until = now + min(retry_after, _LONGEST_ASKED)
+            return
+        scope.failures += 1
+        if scope.failures >= _BREAKS_AFTER:
+            pause = _FIRST_PAUSE * 2.0 ** min(scope.failures - _BREAKS_AFTER, 10)
+            scope.blocked_until = now + min(pause, _LONGEST_PAUSE)
+
+    def _remember(self, ids: Ids, began: float) -> None:
+        """Keep a yes. It counts from when it was asked for: what changed since then may have
+        changed the answer."""
+        self._recent[ids] = (began, self._clock())
+        if self._memory is not None:
+            writing = asyncio.create_task(_written(self._memory.put(ids, began)))
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
+
+
+async def _written(put: Coroutine[object, object, None]) -> None:
+    try:
+        await put
+    except Exception as error:  # noqa: BLE001 - then it is asked for again
+        log.warning("the memory of checks could not be written: %s", type(error).__name__)
