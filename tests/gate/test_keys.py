@@ -130,6 +130,9 @@ FORGED = [
     (event_of(7), "unreadable"),
     (event_of(event={"channel_id": "C3"}), "unreadable"),
     (event_of(event={"user_id": "U3"}), "unreadable"),
+    (event_of(enterprise_id="E9"), "other_team"),
+    (event_of() | {"event": None}, "unreadable"),
+    (event_of() | {"type": "other"}, "unreadable"),
 ]
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 import pytest
 
+from tests.support.lives import process
 from tests.support.receiver import Got, Reaction, receiving
 from tests.support.site import SECRET, settings_with
 from waystation.accounts.tables import User
@@ -23,7 +23,6 @@ from waystation.relay.tables import Attempt, Delivery, Event, Hour, Source
 from waystation.server.runtime import Runtime, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.support.receiver import Receiver
@@ -58,27 +57,6 @@ class Sent:
                         self.acknowledged.append(noted["id"])
             except (aiohttp.ClientError, OSError, msgspec.DecodeError):
                 return
-
-
-@asynccontextmanager
-async def process(settings: dict[str, Any], role: str, ahead: float) -> AsyncIterator[Any]:
-    """The product in a role. It is killed at the end, if not before."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WAYSTATION_")}
-    started = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.relay.process"),
-        *(msgspec.json.encode(settings).decode(), role, str(ahead)),
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert started.stdout is not None
-        url = (await started.stdout.readline()).decode().strip()
-        assert url.startswith("http"), "it did not start"
-        yield started, url
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.wait()
 
 
 async def live_and_die(

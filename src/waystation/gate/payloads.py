@@ -101,13 +101,11 @@ def _event(given: dict[str, Any]) -> Asked:
     if kind == "url_verification":
         return Asked(kind="challenge", type=kind, challenge=_text(given.get("challenge"), "type"))
     event = given.get("event")
-    if event is None:  # such as app_rate_limited
-        event = {}
-    elif kind != "event_callback":
-        raise Unreadable("it has an event, but is not an event_callback")
+    if (kind == "event_callback") != isinstance(event, dict):
+        raise Unreadable("an event_callback has an event, and nothing else has")
     if not isinstance(event, dict):
-        raise Unreadable("its event is not an object")
-    name = _text(event["type"], "event.type") if "type" in event else kind
+        event = {"type": kind}  # such as app_rate_limited
+    name = _text(event.get("type"), "event.type")
     return Asked(
         kind="event",
         type=name,

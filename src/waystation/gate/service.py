@@ -177,9 +177,7 @@ class Gate:
             return b""
         if workspace is None:
             raise No("unknown_workspace", asked=asked)
-        named = {asked.team, asked.enterprise} - {None}
-        if named and workspace.team_id not in named:
-            raise No("other_team", "it names two teams", asked=asked)
+        _check_named(asked, workspace)
         if workspace.source_id is None:
             raise No("no_source", "the workspace has no source_id", asked=asked)
         name = dedupe_name(asked, request, workspace)
@@ -366,6 +364,16 @@ def subject(asked: Asked, workspace: Workspace) -> tuple[str, str, str]:
 def dedupe_name(asked: Asked, request: SlackRequest, workspace: Workspace) -> str:
     """The same for the same event. What has no id comes once, and has a signature of its own."""
     return f"slack {workspace.team_id} {asked.event_id or request.signature}"
+
+
+def _check_named(asked: Asked, workspace: Workspace) -> None:
+    """The team and the organisation that a request names must be the workspace's own. (Which
+    teams are part of an organisation, Slack says.)"""
+    named = {asked.team, asked.enterprise} - {None}
+    if named and workspace.team_id not in named:
+        raise No("other_team", "it names another team", asked=asked)
+    if asked.enterprise not in (None, workspace.team_id, workspace.enterprise_id):
+        raise No("other_team", "it names an organisation that the token is not of", asked=asked)
 
 
 def _exempt(asked: Asked, workspace: Workspace) -> bool:

@@ -55,6 +55,7 @@ class Workspace(
 
     team_id: str
     user_id: str
+    enterprise_id: str | None = None
     name: str = ""
     bot_user_id: str = ""
     token: bytes | None = None

@@ -100,6 +100,7 @@ class Workspaces:
         if given.bot_token and identity is not None:
             context = _token_context(workspace.team_id)
             workspace.token = self._vault.seal(given.bot_token.encode(), context)
+            workspace.enterprise_id = identity.enterprise_id
             workspace.name = identity.team[:200]
             workspace.bot_user_id = identity.user_id[:64]
             workspace.scopes = [scope[:100] for scope in identity.scopes[:100]]

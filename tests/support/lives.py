@@ -1,0 +1,35 @@
+"""The product in processes that tests may kill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@asynccontextmanager
+async def process(settings: dict[str, Any], role: str, ahead: float) -> AsyncIterator[Any]:
+    """The product in a role. It is killed at the end, if not before."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WAYSTATION_")}
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.serve_process"),
+        *(msgspec.json.encode(settings).decode(), role, str(ahead)),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert started.stdout is not None
+        url = (await started.stdout.readline()).decode().strip()
+        assert url.startswith("http"), "it did not start"
+        yield started, url
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
