@@ -25,6 +25,7 @@ bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.queues
 	$(BIN)/python -m benchmarks.idempotency
 	$(BIN)/python -m benchmarks.relay
+	$(BIN)/python -m benchmarks.gate
 
 setup: .venv/test.stamp
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from benchmarks.harness import environment, save
-from benchmarks.wire import closed_loop, helper, open_loop, percentiles
+from benchmarks.wire import closed_loop, helper, open_loop, percentiles, plain
 from waystation.ids import timed_id
 from waystation.relay.tables import Event
 from waystation.seam import tables_of
@@ -45,17 +45,18 @@ class Server:
         self.pid = pid
         self.port = int(url.rpartition(":")[2])
 
-    def call(self, path: str, body: object = None) -> Any:
+    def call(self, path: str, body: object = None, method: str | None = None) -> Any:
         request = urllib.request.Request(
             self.url + path,
             None if body is None else json.dumps(body).encode(),
             {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"},
+            method=method,
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
 
-    def source(self, *destinations: str) -> str:
-        source: str = self.call("/v1/sources", {"name": "bench"})["id"]
+    def source(self, *destinations: str, **given: Any) -> str:
+        source: str = self.call("/v1/sources", {"name": "bench", **given})["id"]
         for url in destinations:
             given = {"name": "bench", "destination_url": url, "concurrency": 100}
             self.call(f"/v1/sources/{source}/connections", given)
@@ -70,11 +71,14 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, module: str = "waystation.cli") -> Iterator[Server]:
+def serving(
+    folder: Path, module: str = "waystation.cli", settings: dict[str, str] | None = None
+) -> Iterator[Server]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYSTATION_")}
     kept["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parents[1]), kept.get("PYTHONPATH", "")]
     )
+    kept |= settings or {}
     process = subprocess.Popen(
         [sys.executable, "-m", module, "serve", "--port", "0", "--json"],
         cwd=folder,
@@ -115,7 +119,7 @@ async def ingest(server: Server, asgi: Server, echo: int) -> dict[str, Any]:
         for _ in range(ROUNDS):
             for name in random.sample(list(contenders), len(contenders)):
                 port, where, count = contenders[name]
-                rates[name].append(await closed_loop(port, where, connections, count, SIZE))
+                rates[name].append(await closed_loop(port, plain(where, SIZE), connections, count))
         found[f"{connections} connections"] = {
             **{name: round(statistics.median(values)) for name, values in rates.items()},
             "relay / echo": ratio(rates["relay"], rates["echo"]),
@@ -123,8 +127,8 @@ async def ingest(server: Server, asgi: Server, echo: int) -> dict[str, Any]:
         }
     answers: dict[str, list[float]] = {"echo": [], "relay": []}
     for _ in range(ROUNDS):
-        answers["echo"] += await open_loop(echo, "/", 1000, 3, SIZE)
-        answers["relay"] += await open_loop(server.port, path, 1000, 3, SIZE)
+        answers["echo"] += await open_loop(echo, plain("/", SIZE), 1000, 3)
+        answers["relay"] += await open_loop(server.port, plain(path, SIZE), 1000, 3)
     found["at 1,000/s"] = {name: percentiles(took) for name, took in answers.items()}
     return found
 
@@ -140,12 +144,12 @@ async def delivery(server: Server, receiver: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for fan_out in (1, 10):
         source = server.source(*[f"{notes}{n}" for n in range(fan_out)])
-        await open_loop(server.port, f"/in/{source}", 50, 1, SIZE)  # the first are slower
+        await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)  # the first are slower
         await drained(notes, 50 * fan_out)
         for rate in (50, 200, 1000):
             seconds = 10 if rate < 1000 else 5
             begun = time.perf_counter()
-            taken = await open_loop(server.port, f"/in/{source}", rate, seconds, SIZE)
+            taken = await open_loop(server.port, plain(f"/in/{source}", SIZE), rate, seconds)
             took = await drained(notes, len(taken) * fan_out)
             elapsed = time.perf_counter() - begun
             found[f"{rate}/s to {fan_out}"] = {
@@ -229,7 +233,7 @@ async def growth(folder: Path) -> dict[str, Any]:
         found["failed of a million"] = listed(
             server, f"/v1/sources/{many}/events?limit=50&status=failed"
         )
-        await closed_loop(server.port, f"/in/{many}", 32, 20_000, SIZE)
+        await closed_loop(server.port, plain(f"/in/{many}", SIZE), 32, 20_000)
         found["memory after 20,000 more"] = server.megabytes
     found["file in MB"] = round((folder / "waystation.db").stat().st_size / 2**20)
     return found

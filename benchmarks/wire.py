@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,10 +54,10 @@ class _Caller(asyncio.Protocol):
         return answer.startswith(b"HTTP/1.1 200")
 
 
-def request(path: str, body: bytes) -> bytes:
+def request(path: str, body: bytes, headers: str = "") -> bytes:
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"{headers}Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -71,7 +72,15 @@ async def _connect(port: int) -> _Caller:
     return caller
 
 
-async def closed_loop(port: int, path: str, connections: int, count: int, size: int) -> float:
+Make = Callable[[], bytes]
+"""The next request to send."""
+
+
+def plain(path: str, size: int) -> Make:
+    return lambda: request(path, stamped(size))
+
+
+async def closed_loop(port: int, make: Make, connections: int, count: int) -> float:
     """Requests per second when every connection sends the next as soon as it has its answer."""
     callers = [await _connect(port) for _ in range(connections)]
     left = count
@@ -80,7 +89,7 @@ async def closed_loop(port: int, path: str, connections: int, count: int, size: 
         nonlocal left
         while left > 0:
             left -= 1
-            if not await caller.call(request(path, stamped(size))):
+            if not await caller.call(make()):
                 raise RuntimeError("the server is overloaded")
 
     begun = time.perf_counter()
@@ -91,7 +100,7 @@ async def closed_loop(port: int, path: str, connections: int, count: int, size: 
     return rate
 
 
-async def open_loop(port: int, path: str, rate: float, seconds: float, size: int) -> list[float]:
+async def open_loop(port: int, make: Make, rate: float, seconds: float) -> list[float]:
     """Milliseconds that answers took when requests come at a rate, whether answered or not.
 
     Those that were refused are left out.
@@ -102,7 +111,7 @@ async def open_loop(port: int, path: str, rate: float, seconds: float, size: int
 
     async def send(due: float) -> None:
         caller = idle.pop() if idle else await _connect(port)
-        if await caller.call(request(path, stamped(size))):
+        if await caller.call(make()):
             took.append((time.perf_counter() - due) * 1000)
         idle.append(caller)
 

@@ -27,6 +27,10 @@ class GateMetrics:
             registry=None,
         )
 
+        # Looked up once: they count almost every request.
+        self.passed = self.checks.labels("passed", "")
+        self.hits = self.cache.labels("hit")
+
     def observe(self, method: str, seconds: float) -> None:
         self.slack.labels(method).observe(seconds)
 

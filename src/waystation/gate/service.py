@@ -114,7 +114,6 @@ class Gate:
         self._limiter = LocalLimiter(parts.store.clock)
         self._shared = parts.settings.store.startswith("dynamodb")
         self._strangers = LocalLimiter(parts.store.clock)
-        self._handing: set[asyncio.Future[object]] = set()
 
     # A request
 
@@ -130,7 +129,7 @@ class Gate:
             return self._refusal(No("too_slow", "there was no time left"), workspace)
         except No as no:
             return self._refusal(no, workspace)
-        self.metrics.checks.labels("passed", "").inc()
+        self.metrics.passed.inc()
         return Decision(200, answer)
 
     async def _workspace(self, request: SlackRequest) -> Workspace | None:
@@ -212,7 +211,7 @@ class Gate:
             raise No("no_ids", "it names no team, user or channel", asked=asked)
         ids = subject(asked, workspace)
         if await self.existence.known(*ids, since=workspace.purged_at):
-            self.metrics.cache.labels("hit").inc()
+            self.metrics.hits.inc()
             return False
         if await self._handed_over(workspace, name):
             return True
@@ -251,16 +250,15 @@ class Gate:
     async def _give(
         self, request: SlackRequest, asked: Asked, workspace: Workspace, name: str
     ) -> None:
-        """Give it to the relay. It goes on even where there is no time left to wait for it: Slack
-        will try again, and the relay takes it once."""
+        """Give it to the relay, which takes the same event once however often it comes."""
         headers = {
             "content-type": request.content_type,
             "x-slack-request-timestamp": request.timestamp,
             "x-slack-retry-num": request.retry,
             "x-slack-retry-reason": request.retry_reason,
         }
-        giving = asyncio.ensure_future(
-            self._hand_over(
+        try:
+            await self._hand_over(
                 workspace.user_id,
                 workspace.source_id,
                 request.body,
@@ -268,24 +266,15 @@ class Gate:
                 sender=request.sender,
                 dedupe=name,
             )
-        )
-        self._handing.add(giving)
-        giving.add_done_callback(self._given)
-        try:
-            await asyncio.shield(giving)
         except NotFound:
             raise No("source_unavailable", "the source is gone or paused", asked=asked) from None
         except TooManyRequests as error:
             wait = error.retry_after
             raise No("relay_unavailable", str(error)[:200], asked=asked, wait=wait) from None
-        except WaystationError:
+        except WaystationError as error:
+            log.warning("the relay did not take an event: %s", error)
             raise No("relay_unavailable", "it could not be written down", asked=asked) from None
         self._passed[name] = None
-
-    def _given(self, giving: asyncio.Future[object]) -> None:
-        self._handing.discard(giving)
-        if not giving.cancelled() and (error := giving.exception()) is not None:
-            log.info("the relay did not take an event: %s", error)
 
     def _refusal(self, no: No, workspace: Workspace | None) -> Decision:
         self.metrics.checks.labels("refused", no.reason).inc()
@@ -348,7 +337,6 @@ class Gate:
 
     async def close(self) -> None:
         await self.existence.close()
-        await asyncio.gather(*self._handing, return_exceptions=True)
         await self.records.finish()
 
 

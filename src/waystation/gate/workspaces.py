@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -27,6 +28,7 @@ LAST_WORDS = ("app_uninstalled", "tokens_revoked")
 
 _FRESH_SECONDS = 2.0
 _MOST_KEPT = 10_000
+_MOST_OPEN = 1_000
 _MOST_PER_ACCOUNT = 1_000
 
 Ids = Annotated[list[str], Meta(max_length=1_000)]
@@ -65,6 +67,7 @@ class Workspaces:
         self._vault = vault
         self._slack = slack
         self._owns_source = owns_source
+        self._open = lru_cache(_MOST_OPEN)(self._open_sealed)
         self._known: Newest[str, tuple[float, Workspace | None]] = Newest(_MOST_KEPT)
         self._lists: Newest[str, tuple[float, Whitelist]] = Newest(_MOST_KEPT)
 
@@ -182,13 +185,15 @@ class Workspaces:
     def token(self, workspace: Workspace) -> str | None:
         if workspace.token is None:
             return None
-        return self._vault.open(workspace.token, _token_context(workspace.team_id)).decode()
+        return self._open(workspace.token, _token_context(workspace.team_id))
 
     def signing_secret(self, workspace: Workspace) -> str | None:
         if workspace.signing_secret is None:
             return None
-        context = _secret_context(workspace.team_id)
-        return self._vault.open(workspace.signing_secret, context).decode()
+        return self._open(workspace.signing_secret, _secret_context(workspace.team_id))
+
+    def _open_sealed(self, sealed: bytes, context: str) -> str:
+        return self._vault.open(sealed, context).decode()
 
     # Whitelists
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import random
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _SLICES = 60
 _MAX_KEYS = 100_000
+_MOST_SENDERS = 10_000
 _TRIES = 12
 
 limits = Table("waystation-limits", pk="pk", ttl="expires_at")
@@ -146,6 +148,7 @@ def _uncount(used: dict[int, int], now: float) -> None:
             del used[last]
 
 
+@lru_cache(_MOST_SENDERS)
 def sender_key(host: str | None) -> str:
     """Whom to throttle when all that is known of a caller is an address: that address, or all of
     an IPv6 customer's."""
