@@ -24,6 +24,7 @@ _NEEDED = {
     "users.info": "users:read",
     "conversations.info": "channels:read",
     "api.test": None,
+    "bots.info": "users:read",
 }
 
 
@@ -40,8 +41,11 @@ def _refusal(error: str) -> web.Response:
 
 
 class Token:
-    def __init__(self, team: str, scopes: tuple[str, ...], enterprise: str | None) -> None:
+    def __init__(
+        self, team: str, scopes: tuple[str, ...], enterprise: str | None, app: str
+    ) -> None:
         self.team = team
+        self.app = app
         self.scopes = scopes
         self.enterprise = enterprise
         self.revoked = False
@@ -72,9 +76,10 @@ class Slack:
         token: str = "xoxb-1",
         scopes: tuple[str, ...] = ALL,
         enterprise: str | None = None,
+        app: str = "A1",
     ) -> None:
         self.teams[team] = {"id": team, "name": f"Team {team}", "enterprise_id": enterprise}
-        self.tokens[token] = Token(team, scopes, enterprise)
+        self.tokens[token] = Token(team, scopes, enterprise, app)
 
     def user(self, user: str = "U1", team: str = "T1", **more: Any) -> None:
         self.users[user] = {"id": user, "team_id": team, "deleted": False, **more}
@@ -160,6 +165,8 @@ class Slack:
             team = self.teams[token.team]
             who = {"user_id": "UBOT", "bot_id": "B1", "enterprise_id": token.enterprise}
             return {"ok": True, "team": team["name"], "team_id": token.team, "user": "bot", **who}
+        if method == "bots.info":
+            return {"ok": True, "bot": {"id": form.get("bot"), "app_id": token.app}}
         kind, group, name = {
             "team.info": ("team", self.teams, form.get("team", token.team)),
             "users.info": ("user", self.users, form.get("user", "")),

@@ -188,7 +188,8 @@ async def test_other_paths_and_large_bodies(slack: Slack) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": message["body"]})
 
-    async with app_behind(app, slack, max_body=1_000) as (url, http):
+    paths = ["/slack/events/"]
+    async with app_behind(app, slack, max_body=1_000, paths=paths) as (url, http):
         async with http.post(f"{url}/other", data=b"hello") as answer:
             assert (answer.status, await answer.read()) == (200, b"hello")
         assert (await sent(http, url, "x" * 1_001))[0] == 413

@@ -49,6 +49,7 @@ def open_accounts(
     return Running(
         routers=_routers,
         provide={"accounts": accounts, "elsewhere": elsewhere},
+        offers={"accounts.role": accounts.role},
         callers=Callers(accounts.authenticate, accounts.role, sign_in="/v1/auth/"),
         close=accounts.close,
     )

@@ -14,7 +14,7 @@ from waystation.errors import InvalidInput
 from waystation.gate.payloads import is_slack_id
 from waystation.gate.service import Gate
 from waystation.gate.slack import ABSENT, SCOPES
-from waystation.gate.workspaces import RateLimit, WhitelistInput, WorkspaceInput
+from waystation.gate.workspaces import NO_APP, RateLimit, WhitelistInput, WorkspaceInput
 from waystation.patterns import MAX_CURSOR, Listing, listing
 from waystation.seam import Principal
 from waystation.times import iso, iso_of_ms
@@ -31,6 +31,7 @@ class WorkspaceView(msgspec.Struct, kw_only=True):
     """A workspace. Its secrets are never shown again."""
 
     team_id: str
+    app_id: str | None
     name: str
     bot_user_id: str
     has_bot_token: bool
@@ -100,7 +101,7 @@ class WorkspaceController(Controller):
         gate: GateService,
     ) -> WorkspaceView:
         workspace = await gate.workspaces.put(request.user.user_id, team_id, data)
-        gate.existence.reset(team_id)
+        gate.forgive(workspace)
         return workspace_view(workspace)
 
     @get("/{team_id:str}", summary="A workspace")
@@ -175,7 +176,7 @@ class GateController(Controller):
         user_id: SlackId = None,
         channel_id: SlackId = None,
     ) -> None:
-        """With all three ids, of one user in one channel; otherwise of the whole team."""
+        """Of a user, of a channel, of one in the other, or of the whole team."""
         workspace = await gate.workspaces.get(request.user.user_id, team_id)
         _check_id(user_id, "user_id")
         _check_id(channel_id, "channel_id")
@@ -185,6 +186,7 @@ class GateController(Controller):
 def workspace_view(workspace: Workspace) -> WorkspaceView:
     return WorkspaceView(
         team_id=workspace.team_id,
+        app_id=None if workspace.app_id == NO_APP else workspace.app_id,
         name=workspace.name,
         bot_user_id=workspace.bot_user_id,
         has_bot_token=workspace.token is not None,

@@ -12,7 +12,8 @@ from waystation.seam import Request, Response
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from waystation.gate.service import Decision, Gate
+    from waystation.gate.decisions import Decision
+    from waystation.gate.service import Gate
 
 PREFIX = "/slack/events"
 MAX_BODY = 256 * 1024

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -34,7 +34,7 @@ _FRESH_SECONDS = 2.0
 _CACHE_SECONDS = 0.5
 _MOST_REMEMBERED = 100_000
 _MOST_SCOPES = 10_000
-_MOST_FLIGHTS = 500
+_MOST_FLIGHTS = 1_000
 _MOST_FLIGHTS_OF_ONE = 50
 _BREAKS_AFTER = 5
 _FIRST_PAUSE = 5.0
@@ -81,22 +81,25 @@ class Memory(Protocol):
 
 
 class _Scope:
-    """What we know of whoever is asked: one for each first id."""
+    """What we know of whoever is asked. What began before it was `blocked_at` says nothing new."""
 
-    __slots__ = ("blocked_until", "failures", "flights", "reason")
+    __slots__ = ("blocked_at", "blocked_until", "failures", "flights", "reason")
 
     def __init__(self) -> None:
-        self.failures = 0
         self.flights = 0
-        self.blocked_until = 0.0
+        self.forgive()
+
+    def forgive(self) -> None:
+        self.failures = 0
+        self.blocked_at = self.blocked_until = 0.0
         self.reason = "unavailable"
 
 
 class ExistenceCheck:
     """Checks ids with any provider that has an async function to ask.
 
-    The first id is the one whose provider is asked, such as a workspace: trouble with one keeps
-    nobody from asking about another.
+    `asker` is whose provider is asked, the first id if nothing is said: trouble with one keeps
+    nobody from asking another.
     """
 
     def __init__(
@@ -115,19 +118,24 @@ class ExistenceCheck:
         self._clock = clock
         self._recent: Newest[Ids, tuple[float, float]] = Newest(_MOST_REMEMBERED)
         self._scopes: Newest[str, _Scope] = Newest(_MOST_SCOPES)
-        self._flights: dict[tuple[Ids, float], asyncio.Task[Verdict]] = {}
+        self._flights: dict[tuple[str, Ids, float], asyncio.Task[Verdict]] = {}
         self._writing: set[asyncio.Task[None]] = set()
 
-    async def check(self, *ids: str, since: float = 0.0) -> Verdict:
-        """Whether all of the ids exist. What was said at `since` or before does not count."""
+    async def check(
+        self, *ids: str, since: float = 0.0, asker: str = "", verify: Verify | None = None
+    ) -> Verdict:
+        """Whether all of the ids exist. What was said at `since` or before does not count. `verify`
+        is another way to ask, for this `asker`."""
         if await self.known(*ids, since=since):
             return Verdict(passed=True, cached=True)
-        flight = self._flights.get((ids, since))
+        asker = asker or ids[0]
+        flight = self._flights.get((asker, ids, since))
         if flight is None:
-            scope = self._scope(ids[0])
+            scope = self._scope(asker)
             if (refusal := self._refusal(scope)) is not None:
                 return refusal
-            flight = self._begin(ids, since, scope)
+            asking = self._ask(ids, scope, verify or self._verify)
+            flight = self._begin((asker, ids, since), scope, asking)
         await asyncio.wait({flight})
         if flight.cancelled():
             return Verdict(passed=False, reason="unavailable", detail="no answer in time")
@@ -143,13 +151,10 @@ class ExistenceCheck:
                 self._recent[ids] = (verified_at, now)
         return since < verified_at and verified_at <= now + 1 and now < verified_at + self._seconds
 
-    def forget(self, *ids: str) -> None:
-        """Forget a yes in this process; `since` keeps others from counting theirs."""
-        self._recent.pop(ids, None)
-
-    def reset(self, first: str) -> None:
+    def forgive(self, asker: str) -> None:
         """Ask again at once, whatever has been wrong."""
-        self._scopes.pop(first, None)
+        if asker in self._scopes:
+            self._scopes[asker].forgive()
 
     async def settle(self) -> None:
         """Wait until what was confirmed is written."""
@@ -171,10 +176,10 @@ class ExistenceCheck:
             log.warning("the memory of checks could not be read: %s", type(error).__name__)
             return 0.0
 
-    def _scope(self, first: str) -> _Scope:
-        scope = self._scopes.get(first)
+    def _scope(self, asker: str) -> _Scope:
+        scope = self._scopes.get(asker)
         if scope is None:
-            scope = self._scopes[first] = _Scope()
+            scope = self._scopes[asker] = _Scope()
         return scope
 
     def _refusal(self, scope: _Scope) -> Verdict | None:
@@ -186,9 +191,10 @@ class ExistenceCheck:
             return Verdict(passed=False, reason="busy", detail="too many checks at the same time")
         return None
 
-    def _begin(self, ids: Ids, since: float, scope: _Scope) -> asyncio.Task[Verdict]:
-        place = (ids, since)
-        flight = asyncio.create_task(self._ask(ids, scope))
+    def _begin(
+        self, place: tuple[str, Ids, float], scope: _Scope, asking: Coroutine[Any, Any, Verdict]
+    ) -> asyncio.Task[Verdict]:
+        flight = asyncio.create_task(asking)
         self._flights[place] = flight
         scope.flights += 1
 
@@ -199,38 +205,48 @@ class ExistenceCheck:
         flight.add_done_callback(ended)
         return flight
 
-    async def _ask(self, ids: Ids, scope: _Scope) -> Verdict:
+    async def _ask(self, ids: Ids, scope: _Scope, verify: Verify) -> Verdict:
         began = self._clock()
         try:
             async with asyncio.timeout(self._budget):
-                await self._verify(*ids)
+                await verify(*ids)
         except Refused as refused:
             scope.failures = 0
             return Verdict(passed=False, reason=refused.reason, detail=refused.detail)
         except Unavailable as error:
-            self._failed(scope, error.reason, error.retry_after)
+            self._failed(scope, began, error.reason, error.retry_after)
             return Verdict(passed=False, reason=error.reason, detail=error.detail)
         except TimeoutError:
-            self._failed(scope, "unavailable", None)
+            self._failed(scope, began)
             return Verdict(passed=False, reason="unavailable", detail="no answer in time")
         except Exception:
             log.exception("an existence check failed")
-            self._failed(scope, "unavailable", None)
+            self._failed(scope, began)
             return Verdict(passed=False, reason="unavailable", detail="the check failed")
         scope.failures = 0
         self._remember(ids, began)
         return Verdict(passed=True)
 
-    def _failed(self, scope: _Scope, reason: str, retry_after: float | None) -> None:
+    def _failed(
+        self,
+        scope: _Scope,
+        began: float,
+        reason: str = "unavailable",
+        retry_after: float | None = None,
+    ) -> None:
         now = self._clock()
-        scope.reason = reason
         if retry_after is not None:
-            scope.blocked_until = now + min(retry_after, _LONGEST_ASKED)
-            return
-        scope.failures += 1
-        if scope.failures >= _BREAKS_AFTER:
+            pause = min(retry_after, _LONGEST_ASKED)
+        elif scope.failures >= _BREAKS_AFTER and began <= scope.blocked_at:
+            return  # one of many that failed together
+        else:
+            scope.failures += 1
+            if scope.failures < _BREAKS_AFTER:
+                return
             pause = _FIRST_PAUSE * 2.0 ** min(scope.failures - _BREAKS_AFTER, 10)
-            scope.blocked_until = now + min(pause, _LONGEST_PAUSE)
+            pause = min(pause, _LONGEST_PAUSE)
+        scope.reason, scope.blocked_at = reason, now
+        scope.blocked_until = max(scope.blocked_until, now + pause)
 
     def _remember(self, ids: Ids, began: float) -> None:
         """Keep a yes. It counts from when it was asked for: what changed since then may have

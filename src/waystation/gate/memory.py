@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from waystation.gate.existence import Ids
     from waystation.store import Store
 
-_SKEW_SECONDS = 60
-
 
 class StoredMemory:
     """An entry counts while its `ttl` lies ahead, whatever the database still holds, and never for
@@ -21,27 +19,24 @@ class StoredMemory:
         self._store = store
 
     async def get(self, ids: Ids) -> float | None:
+        """When it was confirmed. One that claims to be of the future does not count."""
         entry = await self._store.get(CacheEntry.key(*ids))
         now = self._store.clock()
-        if entry is None or not now < entry.ttl <= now + CACHE_SECONDS + _SKEW_SECONDS:
+        if entry is None or entry.ttl <= now:
             return None
-        verified_at = entry.verified_at
-        if verified_at is None or verified_at > now:
-            verified_at = entry.ttl - CACHE_SECONDS
-        return min(float(verified_at), now)
+        verified_at = entry.ttl - CACHE_SECONDS
+        if verified_at > now:
+            return None
+        return float(min(verified_at, entry.verified_at or verified_at))
 
     async def put(self, ids: Ids, verified_at: float) -> None:
         team, user, channel = ids
         at = int(verified_at)
-        await self._store.put(
-            CacheEntry(
-                team_id=team,
-                user_id=user,
-                channel_id=channel,
-                ttl=at + CACHE_SECONDS,
-                verified_at=at,
-            )
+        entry = CacheEntry(
+            team_id=team,
+            user_id=user,
+            channel_id=channel,
+            ttl=at + CACHE_SECONDS,
+            verified_at=at,
         )
-
-    async def delete(self, ids: Ids) -> None:
-        await self._store.delete(CacheEntry.key(*ids))
+        await self._store.put(entry)

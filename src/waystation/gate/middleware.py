@@ -9,12 +9,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from waystation.gate import payloads
+from waystation.gate.decisions import subject, teams_of
 from waystation.gate.existence import ExistenceCheck, Refused
 from waystation.gate.payloads import Asked, Unreadable
-from waystation.gate.requests import request_of, signature_flaw
-from waystation.gate.slack import ABSENT, SlackApi
+from waystation.gate.requests import is_signed, request_of
+from waystation.gate.slack import SlackApi
+from waystation.ids import secret_hash
 from waystation.outbound import Guard, Outbound
+from waystation.patterns import Newest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, MutableMapping
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 MAX_BODY = 256 * 1024
+_MOST_TOKENS = 1_000
 SLACK_API_URL = "https://slack.com/api/"
 
 TokenOf = Callable[[str], Awaitable[str | None]]
@@ -34,7 +40,8 @@ TokenOf = Callable[[str], Awaitable[str | None]]
 
 
 class SlackCheck(ExistenceCheck):
-    """Existence checks of teams, users and channels with a bot token, or one for each team."""
+    """Existence checks of teams, users and channels with a bot token, or one for each team. A token
+    says nothing about teams that it is not of."""
 
     def __init__(
         self,
@@ -48,12 +55,18 @@ class SlackCheck(ExistenceCheck):
         self._token = bot_token
         self._outbound = Outbound(Guard(list(allow_networks)))
         self._slack = SlackApi(self._outbound, api_url)
+        self._owners: Newest[str, str] = Newest(_MOST_TOKENS)
 
     async def _ask_slack(self, team: str, user: str, channel: str) -> None:
-        token = self._token if isinstance(self._token, str) else await self._token(team)
+        own = teams_of(team)[0]
+        token = self._token if isinstance(self._token, str) else await self._token(own)
         if not token:
             raise Refused("no_token")
-        await self._slack.verify(team, token, team, user, channel)
+        name = secret_hash(token)
+        if name not in self._owners:
+            self._owners[name] = (await self._slack.whose(token)).team_id
+        team, origin = teams_of(team)
+        await self._slack.verify(self._owners[name], token, team, user, channel, origin)
 
     async def close(self) -> None:
         await super().close()
@@ -61,9 +74,11 @@ class SlackCheck(ExistenceCheck):
 
 
 class TwoKeyMiddleware:
-    """Lets requests to `paths` through that have both keys; others are none of its business.
+    """Lets requests through that have both keys, and answers Slack's own questions.
 
-    `allowed_event_types` pass with the first key alone if they name neither user nor channel.
+    With `paths`, other paths are none of its business. A slash more or less, or a prefix that the
+    app is mounted at, makes no difference. `allowed_event_types` pass with the
+    first key alone if they name neither user nor channel.
     """
 
     def __init__(
@@ -72,7 +87,7 @@ class TwoKeyMiddleware:
         *,
         signing_secret: str,
         check: ExistenceCheck,
-        paths: Collection[str] = ("/slack/events",),
+        paths: Collection[str] | None = None,
         allowed_event_types: Collection[str] = ("app_uninstalled", "tokens_revoked"),
         max_body: int = MAX_BODY,
         clock: Clock = time.time,
@@ -80,46 +95,57 @@ class TwoKeyMiddleware:
         self._app = app
         self._secret = signing_secret
         self._check = check
-        self._paths = frozenset(paths)
+        self._paths = None if paths is None else frozenset(map(_plain, paths))
         self._allowed = frozenset(allowed_event_types)
         self._max_body = max_body
         self._clock = clock
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in self._paths:
+        if scope["type"] == "lifespan" or not self._guards(scope):
             await self._app(scope, receive, send)
             return
+        if scope["type"] != "http":
+            raise RuntimeError("only HTTP requests can have both keys")
         body = await _whole(receive, self._max_body)
         if body is None:
-            await _refuse(send, 413)
+            await _answer(send, 413)
             return
-        status = await self._refusal(scope, body)
-        if status is not None:
-            await _refuse(send, status)
-            return
-        await self._app(scope, _replayed(body, receive), send)
+        answer = await self._look(scope, body)
+        if answer is None:
+            await self._app(scope, _replayed(body, receive), send)
+        else:
+            await _answer(send, *answer)
 
-    async def _refusal(self, scope: MutableMapping[str, Any], body: bytes) -> int | None:
-        """The status to refuse a request with; None if it may pass."""
+    def _guards(self, scope: MutableMapping[str, Any]) -> bool:
+        if self._paths is None:
+            return True
+        path = _plain(scope["path"])
+        inside = _plain(path.removeprefix(scope.get("root_path", "").rstrip("/")))
+        return path in self._paths or inside in self._paths
+
+    async def _look(self, scope: MutableMapping[str, Any], body: bytes) -> tuple[int, bytes] | None:
+        """What to answer a request with, with a status and a body; None if the app may see it."""
         request = request_of(list(scope["headers"]), body, None, "")
-        if not self._secret or signature_flaw(self._secret, request, self._clock()) is not None:
-            return 401
+        if not is_signed(self._secret, request, self._clock()):
+            return 401, b""
         try:
             asked = payloads.read(body, request.content_type)
         except Unreadable:
-            return 400
-        if asked.kind in ("challenge", "ssl_check"):
-            return None
-        return None if await self._exists(asked) else 403
+            return 400, b""
+        if asked.kind == "challenge":
+            return 200, msgspec.json.encode({"challenge": asked.challenge})
+        if asked.kind == "ssl_check":
+            return 200, b""
+        return None if await self._exists(asked) else (403, b"")
 
     async def _exists(self, asked: Asked) -> bool:
-        if asked.user is None and asked.channel is None and asked.type in self._allowed:
+        nothing = asked.user is None and asked.channel is None
+        if nothing and asked.kind == "event" and asked.type in self._allowed:
             return True
         team = asked.team or asked.enterprise
         if team is None:
             return False
-        verdict = await self._check.check(team, asked.user or ABSENT, asked.channel or ABSENT)
-        return verdict.passed
+        return (await self._check.check(*subject(asked, team))).passed
 
 
 async def _whole(receive: Receive, most: int) -> bytes | None:
@@ -151,7 +177,13 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _refuse(send: Send, status: int) -> None:
-    headers = [(b"x-slack-no-retry", b"1"), (b"content-length", b"0")]
+async def _answer(send: Send, status: int, body: bytes = b"") -> None:
+    headers = [(b"content-length", str(len(body)).encode())]
+    headers.append((b"content-type", b"application/json") if body else (b"x-slack-no-retry", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _plain(path: str) -> str:
+    """A path in one of the spellings that many programs take for the same."""
+    return "/" + "/".join(part for part in path.split("/") if part)

@@ -1,23 +1,39 @@
 """What Slack sends: events, interactions and commands, and the ids in them.
 
-The team that a request claims is read before its signature is checked, to know by whose secret;
-everything else after that. A body that two programs could read differently is refused: what was
-checked must be what the next one sees.
+A little is read before the signature is checked, to know by whose secret; everything else after
+that. A body that two programs could read differently is refused: what was checked must be what the
+next one sees.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 
-MAX_FIELDS = 100
+SHORT = 16 * 1024
+"""Bytes that are read on the event loop."""
+
+_SMALL_FORM = 4 * 1024
+_MAX_FIELDS = 100
 _MAX_TEXT = 255
+_MOST_CLAIMED = 3
 _ID = re.compile(r"[A-Z0-9]{2,40}")
 _FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
+_ID_AT = re.compile(rb"([A-Z0-9]{2,40})(?:&|%22|$)")
+_TEAMS_IN_FORM = (
+    b"&team_id=",
+    b"&enterprise_id=",
+    b"%22team%22%3A%7B%22id%22%3A%22",
+    b"%22enterprise%22%3A%7B%22id%22%3A%22",
+)
+_APP_IN_FORM = (b"&api_app_id=", b"%22api_app_id%22%3A%22")
+_WITHOUT_EVENT = frozenset({"app_rate_limited"})
 
 Kind = Literal["event", "interaction", "command", "challenge", "ssl_check"]
 
@@ -27,11 +43,17 @@ class Unreadable(Exception):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, as far as the gate looks at it. Ids that it does not have are None."""
+    """A request, as far as the gate looks at it. Ids that it does not have are None.
+
+    `team` is the one whose app got it. `origin` is where it happened, if that is another team, in
+    a channel that both share.
+    """
 
     kind: Kind
     type: str
+    app: str | None = None
     team: str | None = None
+    origin: str | None = None
     enterprise: str | None = None
     user: str | None = None
     channel: str | None = None
@@ -39,101 +61,165 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     challenge: str = ""
 
 
-class _ClaimedTeam(msgspec.Struct):
+class Claim(msgspec.Struct, frozen=True):
+    """Whose an unchecked request says it is."""
+
+    teams: list[str]
+    app: str | None = None
+
+
+class _Named(msgspec.Struct):
     id: str = ""
 
 
-class _Claim(msgspec.Struct):
+class _Authorization(msgspec.Struct):
     team_id: str | None = None
     enterprise_id: str | None = None
-    team: _ClaimedTeam | None = None
-    enterprise: _ClaimedTeam | None = None
+
+
+class _Unchecked(msgspec.Struct):
+    api_app_id: str | None = None
+    team_id: str | None = None
+    context_team_id: str | None = None
+    enterprise_id: str | None = None
+    authorizations: list[_Authorization] = []
 
 
 def is_slack_id(text: object) -> bool:
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
-def claimed_teams(body: bytes, content_type: str) -> list[str]:
-    """The team and the organisation that an unchecked request says it is from."""
+def claimed(body: bytes, content_type: str) -> Claim:
+    """Whose a request says it is. Long forms are only searched for it: to read them takes time."""
+    if _kind(content_type) == _FORM:
+        with suppress(Unreadable):
+            if len(body) <= _SMALL_FORM:
+                asked = read(body, content_type)
+                return Claim([t for t in (asked.team, asked.enterprise) if t], asked.app)
+        return Claim(_found(body, _TEAMS_IN_FORM), next(iter(_found(body, _APP_IN_FORM)), None))
     try:
-        if _is_form(content_type):
-            fields = dict(_fields(body))
-            if "payload" not in fields:
-                found = [fields.get("team_id"), fields.get("enterprise_id")]
-                return [text for text in found if text is not None and is_slack_id(text)]
-            body = fields["payload"].encode()
-        claim = msgspec.json.decode(body, type=_Claim)
-    except (Unreadable, msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
-        return []
-    found = [claim.team_id, claim.team.id if claim.team else None]
-    found += [claim.enterprise_id, claim.enterprise.id if claim.enterprise else None]
-    return [text for text in found if text is not None and is_slack_id(text)]
+        given = msgspec.json.decode(body, type=_Unchecked)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
+        return Claim([])
+    found = [given.context_team_id, given.team_id, given.enterprise_id]
+    for each in given.authorizations[:1]:
+        found = [each.team_id, each.enterprise_id, *found]
+    teams = [text for text in dict.fromkeys(found) if text is not None and is_slack_id(text)]
+    return Claim(teams[:_MOST_CLAIMED], given.api_app_id)
+
+
+def _found(body: bytes, marks: tuple[bytes, ...]) -> list[str]:
+    """The ids after the first of each mark, as Slack writes them."""
+    places = ((body.find(mark), len(mark)) for mark in marks)
+    ids = (_ID_AT.match(body, at + length) for at, length in places if at >= 0)
+    return [found[1].decode() for found in ids if found]
 
 
 def read(body: bytes, content_type: str) -> Asked:
     """A request whose signature is good; Unreadable when it is not one of Slack's."""
-    if not _is_form(content_type):
+    kind, is_object = _kind(content_type), body.lstrip()[:1] == b"{"
+    if kind == _JSON and body[:1] == b"{":
         return _event(_parsed(body))
+    if kind != _FORM or is_object:  # some programs go by the first character, others by the header
+        raise Unreadable("it is neither JSON nor a form, as its content type says")
     fields: dict[str, str] = {}
     for name, value in _fields(body):
         if name in fields:
             raise Unreadable(f"the field {name[:40]} comes twice")
         fields[name] = value
     if "payload" in fields:
+        if len(fields) > 1:
+            raise Unreadable("it has more than a payload")
         return _interaction(_parsed(fields["payload"].encode()))
-    if fields.get("ssl_check") == "1":
+    if "ssl_check" in fields:
+        if fields["ssl_check"] != "1" or not fields.keys() <= {"ssl_check", "token"}:
+            raise Unreadable("it is not just a check of our certificate")
         return Asked(kind="ssl_check", type="ssl_check")
     if "command" not in fields:
         raise Unreadable("it is neither an event nor an interaction nor a command")
+    ids = {name: _id(fields.get(name) or None) for name in _COMMAND_IDS}
     return Asked(
         kind="command",
-        type=fields["command"][:_MAX_TEXT],
-        team=_id(fields.get("team_id") or None),
-        enterprise=_id(fields.get("enterprise_id") or None),
-        user=_id(fields.get("user_id") or None),
-        channel=_id(fields.get("channel_id") or None),
+        type=_text(fields["command"], "command"),
+        app=ids["api_app_id"],
+        team=ids["team_id"],
+        enterprise=ids["enterprise_id"],
+        user=ids["user_id"],
+        channel=ids["channel_id"],
     )
+
+
+_COMMAND_IDS = ("api_app_id", "team_id", "enterprise_id", "user_id", "channel_id")
 
 
 def _event(given: dict[str, Any]) -> Asked:
     kind = _text(given.get("type"), "type")
-    if kind == "url_verification":
-        return Asked(kind="challenge", type=kind, challenge=_text(given.get("challenge"), "type"))
     event = given.get("event")
-    if (kind == "event_callback") != isinstance(event, dict):
+    if (kind == "event_callback") != (event is not None):
         raise Unreadable("an event_callback has an event, and nothing else has")
+    if kind == "url_verification":
+        challenge = _text(given.get("challenge"), "challenge")
+        return Asked(kind="challenge", type=kind, challenge=challenge)
+    if event is None and kind in _WITHOUT_EVENT:
+        event = {"type": kind}
     if not isinstance(event, dict):
-        event = {"type": kind}  # such as app_rate_limited
-    name = _text(event.get("type"), "event.type")
+        raise Unreadable("it is not an event")
+    team, origin = _teams(given)
+    item, message = _object(event, "item"), _object(event, "message")
     return Asked(
         kind="event",
-        type=name,
-        team=_id(given.get("team_id")),
-        enterprise=_id(given.get("enterprise_id")),
-        user=_user_of(event),
+        type=_text(event.get("type"), "event.type"),
+        app=_id(given.get("api_app_id")),
+        team=team,
+        origin=origin,
+        enterprise=_enterprise(given),
+        user=_same(
+            *(event.get("user"), event.get("user_id"), message.get("user")),
+            *(given.get("user"), given.get("user_id")),
+        ),
         channel=_same(
-            event.get("channel"), event.get("channel_id"), _part(event.get("item"), "channel")
+            *(event.get("channel"), event.get("channel_id"), item.get("channel")),
+            *(given.get("channel"), given.get("channel_id")),
         ),
         event_id=_event_id(given.get("event_id")),
     )
 
 
-def _interaction(given: dict[str, Any]) -> Asked:
-    return Asked(
-        kind="interaction",
-        type=_text(given.get("type"), "type"),
-        team=_id(given.get("team")),
-        enterprise=_id(given.get("enterprise")),
-        user=_id(given.get("user")),
-        channel=_same(given.get("channel"), _part(given.get("container"), "channel_id")),
+def _teams(given: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The team whose app got an event, and the one where it happened, if that is another. In a
+    shared channel the first is named by the authorizations."""
+    named = [_id(_authorization(given).get("team_id")), _id(given.get("context_team_id"))]
+    named += [_id(given.get("team_id")), _id(given.get("team"))]
+    found = list(dict.fromkeys(each for each in named if each is not None))
+    if len(found) > 2:
+        raise Unreadable("it names too many teams")
+    return (*found, None, None)[:2]  # type: ignore[return-value]
+
+
+def _enterprise(given: dict[str, Any]) -> str | None:
+    return _same(
+        *(given.get("enterprise_id"), given.get("enterprise")),
+        _authorization(given).get("enterprise_id"),
     )
 
 
-def _user_of(event: dict[str, Any]) -> str | None:
-    """Who did it. A changed message says so inside of it."""
-    user = _same(event.get("user"), event.get("user_id"))
-    return user if user is not None else _id(_part(event.get("message"), "user"))
+def _authorization(given: dict[str, Any]) -> dict[str, Any]:
+    listed = given.get("authorizations")
+    first = listed[0] if isinstance(listed, list) and listed else {}
+    return first if isinstance(first, dict) else {}
+
+
+def _interaction(given: dict[str, Any]) -> Asked:
+    container = _object(given, "container")
+    return Asked(
+        kind="interaction",
+        type=_text(given.get("type"), "type"),
+        app=_id(given.get("api_app_id")),
+        team=_same(given.get("team"), given.get("team_id")),
+        enterprise=_same(given.get("enterprise"), given.get("enterprise_id")),
+        user=_same(given.get("user"), given.get("user_id")),
+        channel=_same(given.get("channel"), given.get("channel_id"), container.get("channel_id")),
+    )
 
 
 def _same(*places: object) -> str | None:
@@ -155,8 +241,9 @@ def _id(given: object) -> str | None:
     return given
 
 
-def _part(given: object, name: str) -> object:
-    return given.get(name) if isinstance(given, dict) else None
+def _object(given: dict[str, Any], name: str) -> dict[str, Any]:
+    found = given.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _event_id(given: object) -> str | None:
@@ -168,20 +255,24 @@ def _event_id(given: object) -> str | None:
 
 
 def _text(given: object, name: str) -> str:
-    if not isinstance(given, str):
+    if not isinstance(given, str) or any("\ud800" <= c <= "\udfff" for c in given[:_MAX_TEXT]):
         raise Unreadable(f"its {name} is not a text")
     return given[:_MAX_TEXT]
 
 
-def _is_form(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == _FORM
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _fields(body: bytes) -> list[tuple[str, str]]:
     try:
-        text = body.decode("ascii")
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-    except (UnicodeError, ValueError):
+        return parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            max_num_fields=_MAX_FIELDS,
+            errors="strict",
+        )
+    except ValueError:
         raise Unreadable("its form cannot be read") from None
 
 
@@ -190,7 +281,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
         value = json.loads(
             body.decode(), object_pairs_hook=_without_repetition, parse_constant=_no_constant
         )
-    except (UnicodeError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         raise Unreadable("its JSON cannot be read") from None
     if not isinstance(value, dict):
         raise Unreadable("it is not an object")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from waystation.patterns import slack_signed
+
+_SIGNATURE = re.compile(r"v0=[0-9a-f]{64}")
+_TOLERANCE_SECONDS = 300
 
 
 class SlackRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,17 +46,20 @@ def request_of(
     )
 
 
-def signature_flaw(secret: str, request: SlackRequest, now: float) -> str | None:
-    """What is wrong with a signature; None when it is good."""
+def flaw(request: SlackRequest, now: float) -> str | None:
+    """What is wrong with a request before any secret is tried; None if nothing is."""
     if not request.timestamp or not request.signature:
         return "signature_missing"
-    if slack_signed(secret, request.timestamp, request.signature, request.body, now):
-        return None
-    signed_at = request.timestamp
-    if slack_signed(secret, signed_at, request.signature, request.body, _time(signed_at)):
+    at = request.timestamp
+    if not at.isascii() or not at.isdigit() or not _SIGNATURE.fullmatch(request.signature):
+        return "signature_wrong"
+    if len(at) > 15 or abs(now - int(at)) > _TOLERANCE_SECONDS:
         return "signature_old"
-    return "signature_wrong"
+    return None
 
 
-def _time(text: str) -> float:
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0.0
+def is_signed(secret: str | None, request: SlackRequest, now: float) -> bool:
+    """The first key. Doubt is a no, and so is a missing secret."""
+    if not secret or flaw(request, now) is not None:
+        return False
+    return slack_signed(secret, request.timestamp or "", request.signature or "", request.body, now)

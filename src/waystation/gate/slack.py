@@ -25,6 +25,7 @@ SCOPES = ("team:read", "users:read", "channels:read", "groups:read", "im:read", 
 
 _TOO_MANY = 429
 _UNKNOWN_PAUSE = 1.0
+_SHORTEST_PAUSE = 0.1
 _MOST_READ = 256 * 1024
 _ERROR = re.compile(r"[a-z_]{1,60}")
 _SCOPE_LIST = re.compile(r"[a-z0-9_.:, -]{1,500}")
@@ -62,16 +63,25 @@ class Identity(_Answer, kw_only=True):
     team: str = ""
     enterprise_id: str | None = None
     user_id: str = ""
+    bot_id: str | None = None
     scopes: list[str] = []
 
 
-class _Team(msgspec.Struct):
+class _Bot(msgspec.Struct):
+    app_id: str | None = None
+
+
+class _BotAnswer(_Answer, kw_only=True):
+    bot: _Bot | None = None
+
+
+class Team(msgspec.Struct):
     id: str
     enterprise_id: str | None = None
 
 
 class _TeamAnswer(_Answer, kw_only=True):
-    team: _Team | None = None
+    team: Team | None = None
 
 
 class _EnterpriseUser(msgspec.Struct):
@@ -94,6 +104,7 @@ class _Channel(msgspec.Struct):
     id: str
     is_archived: bool = False
     is_ext_shared: bool = False
+    is_org_shared: bool = False
     context_team_id: str | None = None
     shared_team_ids: list[str] = []
     internal_team_ids: list[str] = []
@@ -103,6 +114,16 @@ class _Channel(msgspec.Struct):
     def teams(self) -> set[str]:
         """Those that it belongs to, as far as Slack says."""
         return {*self.shared_team_ids, *self.internal_team_ids, self.context_team_id or ""} - {""}
+
+    @property
+    def shared_with(self) -> set[str]:
+        """The other teams whose people are in it."""
+        found: set[str] = set()
+        if self.is_ext_shared:
+            found |= {*self.connected_team_ids, *self.shared_team_ids}
+        if self.is_org_shared:
+            found |= {*self.internal_team_ids, *self.shared_team_ids}
+        return found
 
 
 class _ChannelAnswer(_Answer, kw_only=True):
@@ -130,15 +151,27 @@ class SlackApi:
         identity.scopes = [scope.strip() for scope in scopes.split(",") if scope.strip()]
         return identity
 
+    async def app(self, token: str, bot_id: str) -> str | None:
+        """The app that a bot belongs to, if Slack says so."""
+        try:
+            answer, _ = await self._call("bots.info", token, _BotAnswer, {"bot": bot_id})
+        except Refused as refused:
+            if refused.reason == "missing_scope":
+                raise
+            return None
+        return answer.bot.app_id if answer.bot else None
+
     async def alive(self) -> bool:
         reply = await self._outbound.request("POST", f"{self._url}/api.test", seconds=5.0)
         return reply.ok
 
-    async def verify(self, owner: str, token: str, team: str, user: str, channel: str) -> None:
+    async def verify(
+        self, owner: str, token: str, team: str, user: str, channel: str, origin: str | None = None
+    ) -> None:
         """Ask whether all of them exist and belong together. `owner` is whose the token is: the
-        team, or the organisation that it is part of."""
+        team, or the organisation that it is part of. `origin` is a team that shares the channel."""
         asking = asyncio.ensure_future
-        found_team = asking(self._team(token, team))
+        found_team = asking(self.team(token, team))
         found_user = None if user == ABSENT else asking(self._user(token, user))
         found_channel = None if channel == ABSENT else asking(self._channel(token, channel))
         calls = [call for call in (found_team, found_user, found_channel) if call is not None]
@@ -148,13 +181,18 @@ class SlackApi:
                 if isinstance(failure, kind):
                     raise failure
         _check_team(found_team.result(), team, owner)
+        shared_with: set[str] = set()
         if found_channel is not None:
             _check_channel(found_channel.result(), channel, team, owner)
+            shared_with = found_channel.result().shared_with
+        if origin is not None and origin not in shared_with:
+            raise Refused(
+                "other_team", "it happened in a team that shares no channel with this one"
+            )
         if found_user is not None:
-            shared = None if found_channel is None else found_channel.result()
-            _check_user(found_user.result(), user, team, owner, shared)
+            _check_user(found_user.result(), user, {team, owner} | shared_with)
 
-    async def _team(self, token: str, team: str) -> _Team:
+    async def team(self, token: str, team: str) -> Team:
         answer, _ = await self._call("team.info", token, _TeamAnswer, {"team": team})
         return _present(answer.team)
 
@@ -172,7 +210,7 @@ class SlackApi:
     ) -> tuple[T, Reply]:
         """One call, and another after the pause that Slack asks for, if there is time for it."""
         end = time.monotonic() + BUDGET_SECONDS
-        while True:
+        for attempt in range(2):
             begun = time.monotonic()
             reply = await self._outbound.request(
                 "POST",
@@ -192,11 +230,12 @@ class SlackApi:
                 _refuse(answer, method)
                 return answer, reply
             pause = _pause(reply)
-            if time.monotonic() + pause >= end:
-                raise Unavailable(
-                    "Slack wants to be asked less often", reason="throttled", retry_after=pause
-                )
+            if attempt or time.monotonic() + pause >= end:
+                break
             await asyncio.sleep(pause)
+        raise Unavailable(
+            "Slack wants to be asked less often", reason="throttled", retry_after=pause
+        )
 
 
 def _read(reply: Reply, kind: type[T]) -> T | None:
@@ -215,7 +254,8 @@ def _read(reply: Reply, kind: type[T]) -> T | None:
 
 def _pause(reply: Reply) -> float:
     text = reply.retry_after or ""
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else _UNKNOWN_PAUSE
+    known = text.isascii() and text.isdigit() and len(text) < 6
+    return max(_SHORTEST_PAUSE, float(text)) if known else _UNKNOWN_PAUSE
 
 
 def _refuse(answer: _Answer, method: str) -> None:
@@ -241,7 +281,7 @@ def _present(part: P | None) -> P:
     return part
 
 
-def _check_team(found: _Team, team: str, owner: str) -> None:
+def _check_team(found: Team, team: str, owner: str) -> None:
     if found.id != team:
         raise Refused("team_not_found", "Slack names another team")
     if owner not in (team, found.enterprise_id):
@@ -259,18 +299,15 @@ def _check_channel(found: _Channel, channel: str, team: str, owner: str) -> None
         raise Refused("other_team", "the channel belongs to another team")
 
 
-def _check_user(found: _User, user: str, team: str, owner: str, channel: _Channel | None) -> None:
+def _check_user(found: _User, user: str, homes: set[str]) -> None:
+    """`homes` are the teams that the user may be from: this one, its organisation, and those that
+    share the channel."""
     if found.id != user:
         raise Refused("user_not_found", "Slack names another user")
     if found.deleted:
         raise Refused("user_deleted", "the user was deleted")
-    homes = {found.team_id or ""}
+    own = {found.team_id or ""}
     if found.enterprise_user is not None:
-        homes |= {*found.enterprise_user.teams, found.enterprise_user.enterprise_id}
-    homes.discard("")
-    if homes & {team, owner}:
-        return
-    # Somebody of another organisation, in a channel that is shared with it (Slack Connect).
-    shared_with = {*channel.connected_team_ids, *channel.shared_team_ids} if channel else set()
-    if channel is None or not channel.is_ext_shared or not homes & shared_with:
+        own |= {*found.enterprise_user.teams, found.enterprise_user.enterprise_id}
+    if not (own - {""}) & homes:
         raise Refused("other_team", "the user belongs to another team")

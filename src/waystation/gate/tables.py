@@ -43,18 +43,22 @@ class Workspace(
     Item,
     table=gate,
     pk="TEAM#{team_id}",
-    sk="WORKSPACE",
+    sk="APP#{app_id}",
     indexes={"GSI1": ("USER#{user_id}", "TEAM#{team_id}")},
     version="version",
     kw_only=True,
 ):
-    """A Slack team, or a whole organisation, and the account that has proved that it is theirs.
+    """A Slack team, or a whole organisation, as one Slack app sees it, and the account that has
+    proved that it is theirs.
 
-    What Slack said at `purged_at` or before does not count any more.
+    `operator` says that the account is the installation's own. What Slack said at `purged_at` or
+    before does not count any more; `forgotten` has such times for single users and channels.
     """
 
     team_id: str
+    app_id: str
     user_id: str
+    operator: bool = False
     enterprise_id: str | None = None
     name: str = ""
     bot_user_id: str = ""
@@ -66,6 +70,7 @@ class Workspace(
     allowed_event_types: list[str] = msgspec.field(default_factory=list)
     scopes: list[str] = msgspec.field(default_factory=list)
     purged_at: float = 0.0
+    forgotten: dict[str, float] = msgspec.field(default_factory=dict)
     created_at: int
     updated_at: int
     version: int = 0

@@ -1,21 +1,32 @@
-"""Workspaces: claimed by the account whose bot token proves them, and kept with sealed secrets."""
+"""Workspaces: claimed by the account whose bot token proves them, and kept with sealed secrets.
+
+Several Slack apps may be in one team, and accounts that know nothing of each other may each have
+one of them: a workspace is a team as one app sees it.
+"""
 
 from __future__ import annotations
 
 import math
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from waystation.errors import ConditionFailed, Conflict, InvalidInput, NotFound, Overloaded
+from waystation.errors import (
+    ConditionFailed,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    TransactionCancelled,
+)
 from waystation.gate.existence import Refused, Unavailable
 from waystation.gate.payloads import is_slack_id
-from waystation.gate.tables import Whitelist, Workspace
+from waystation.gate.tables import CACHE_SECONDS, Whitelist, Workspace
 from waystation.patterns import Newest
-from waystation.store import attr, exists, key_of, set_to
+from waystation.store import Delete, Put, absent, attr, key_of
 
 if TYPE_CHECKING:
     from waystation.gate.slack import Identity, SlackApi
@@ -26,10 +37,17 @@ if TYPE_CHECKING:
 LAST_WORDS = ("app_uninstalled", "tokens_revoked")
 """Types of events after which a bot token is worth nothing."""
 
+NO_APP = "-"
+"""Where Slack does not say which app a token is of."""
+
+EVERY = "*"
 _FRESH_SECONDS = 2.0
 _MOST_KEPT = 10_000
 _MOST_OPEN = 1_000
+_MOST_PER_TEAM = 20
 _MOST_PER_ACCOUNT = 1_000
+_MOST_FORGOTTEN = 50
+_TRIES = 5
 
 Ids = Annotated[list[str], Meta(max_length=1_000)]
 
@@ -59,82 +77,113 @@ class WhitelistInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     channel_ids: Ids = []
 
 
-class Workspaces:
-    """`owns_source` says whether a relay source is an account's to use."""
+class _Proof(NamedTuple):
+    """Whose a token is, and of which app."""
 
-    def __init__(self, store: Store, vault: Vault, slack: SlackApi, owns_source: Offer) -> None:
+    identity: Identity
+    app_id: str
+
+
+class Workspaces:
+    """`owns_source` says whether a relay source is an account's, `role` what an account is."""
+
+    def __init__(
+        self, store: Store, vault: Vault, slack: SlackApi, *, owns_source: Offer, role: Offer
+    ) -> None:
         self._store = store
         self._vault = vault
         self._slack = slack
         self._owns_source = owns_source
+        self._role = role
         self._open = lru_cache(_MOST_OPEN)(self._open_sealed)
-        self._known: Newest[str, tuple[float, Workspace | None]] = Newest(_MOST_KEPT)
+        self._known: Newest[str, tuple[float, list[Workspace]]] = Newest(_MOST_KEPT)
+        self._unknown: Newest[str, float] = Newest(_MOST_KEPT)
         self._lists: Newest[str, tuple[float, Whitelist]] = Newest(_MOST_KEPT)
 
     async def put(self, user_id: str, team_id: str, given: WorkspaceInput) -> Workspace:
         """Claim a workspace, or change one's own."""
-        check_team_id(team_id)
+        if not is_slack_id(team_id) or team_id[0] not in "TE":
+            raise InvalidInput("team_id", "must be the id of a team (T…) or an organisation (E…)")
         current = await self._own(user_id, team_id)
         if current is None and not given.bot_token:
             raise InvalidInput("bot_token", "a new workspace needs the bot token that proves it")
-        identity = await self._proof(given.bot_token, team_id) if given.bot_token else None
+        proof = await self._proof(given.bot_token, team_id) if given.bot_token else None
         if given.source_id is not None and not await self._owns_source(user_id, given.source_id):
             raise InvalidInput("source_id", "there is no such source")
-        now = self._store.clock()
-        workspace = current or Workspace(
-            team_id=team_id, user_id=user_id, created_at=int(now), updated_at=int(now)
-        )
-        self._change(workspace, given, identity, now)
-        try:
-            # Another account's, or one that was changed meanwhile, fails by its version.
-            await self._store.put(workspace)
-        except ConditionFailed:
-            self._known.pop(team_id, None)
-            raise Conflict("another account has this workspace, or it was just changed") from None
-        self._known.pop(team_id, None)
+        workspace = self._changed(user_id, team_id, current, given, proof)
+        workspace.operator = await self._role(user_id) == "operator"
+        await self._write(workspace, current)
         return workspace
 
-    def _change(
-        self, workspace: Workspace, given: WorkspaceInput, identity: Identity | None, now: float
-    ) -> None:
+    def _changed(
+        self,
+        user_id: str,
+        team_id: str,
+        current: Workspace | None,
+        given: WorkspaceInput,
+        proof: _Proof | None,
+    ) -> Workspace:
+        now = self._store.clock()
+        workspace = Workspace(
+            team_id=team_id, app_id=NO_APP, user_id=user_id, created_at=int(now), updated_at=0
+        )
+        if current is not None:
+            workspace = msgspec.structs.replace(current)
         if given.bot_token is not UNSET:
-            workspace.token = None
-            workspace.purged_at = now
-        if given.bot_token and identity is not None:
-            context = _token_context(workspace.team_id)
-            workspace.token = self._vault.seal(given.bot_token.encode(), context)
-            workspace.enterprise_id = identity.enterprise_id
+            workspace.token, workspace.purged_at = None, now
+        if given.bot_token and proof is not None:
+            identity, workspace.app_id = proof.identity, proof.app_id
+            sealed = self._vault.seal(given.bot_token.encode(), _token_context(team_id))
+            workspace.token = sealed
+            workspace.enterprise_id = _id_or(identity.enterprise_id, "") or None
             workspace.name = identity.team[:200]
-            workspace.bot_user_id = identity.user_id[:64]
+            workspace.bot_user_id = _id_or(identity.user_id, "")
             workspace.scopes = [scope[:100] for scope in identity.scopes[:100]]
         if given.signing_secret is None:
             workspace.signing_secret = None
         elif given.signing_secret is not UNSET:
-            workspace.signing_secret = self._vault.seal(
-                given.signing_secret.encode(), _secret_context(workspace.team_id)
-            )
+            sealed = self._vault.seal(given.signing_secret.encode(), _secret_context(team_id))
+            workspace.signing_secret = sealed
         workspace.source_id = given.source_id
         workspace.rate_count = given.rate_limit.count
         workspace.rate_seconds = given.rate_limit.seconds
         workspace.allowed_event_types = given.allowed_event_types
         workspace.updated_at = int(now)
+        return workspace
 
-    async def _proof(self, token: str, team_id: str) -> Identity:
+    async def _write(self, workspace: Workspace, current: Workspace | None) -> None:
+        """Where another account has the same app in the same team, this fails."""
+        try:
+            if current is None or current.app_id == workspace.app_id:
+                await self._store.put(workspace)
+            else:
+                workspace.version = 0
+                await self._store.transact(
+                    Delete(key_of(current), when=attr("version") == current.version),
+                    Put(workspace, when=absent()),
+                )
+        except (ConditionFailed, TransactionCancelled):
+            raise Conflict("another account has this workspace, or it was just changed") from None
+        finally:
+            self._forget(workspace.team_id)
+
+    async def _proof(self, token: str, team_id: str) -> _Proof:
         """What Slack says about a token, if it is the team's."""
         if not all("!" <= c <= "~" for c in token):
             raise InvalidInput("bot_token", "must have printable ASCII characters only")
         try:
             identity = await self._slack.whose(token)
+            bot = identity.bot_id
+            app_id = await self._slack.app(token, bot) if bot else None
         except Refused as refused:
             raise InvalidInput("bot_token", f"Slack refuses it: {refused.detail}") from None
         except Unavailable as error:
-            wait = error.retry_after or 5.0
             raise Overloaded(
-                f"it cannot be checked now: {error.detail}", retry_after=wait
+                f"it cannot be checked now: {error.detail}", retry_after=error.retry_after or 5.0
             ) from None
         if identity.team_id != team_id:
             raise InvalidInput("bot_token", "it belongs to another team")
-        return identity
+        return _Proof(identity, _id_or(app_id, NO_APP))
 
     async def get(self, user_id: str, team_id: str) -> Workspace:
         workspace = await self._own(user_id, team_id) if is_slack_id(team_id) else None
@@ -143,8 +192,12 @@ class Workspaces:
         return workspace
 
     async def _own(self, user_id: str, team_id: str) -> Workspace | None:
-        found = await self._store.get(Workspace.key(team_id))
-        return found if found is not None and found.user_id == user_id else None
+        found = await self._read(team_id)
+        return next((each for each in found if each.user_id == user_id), None)
+
+    async def _read(self, team_id: str) -> list[Workspace]:
+        page = await self._store.query(Workspace.query(team_id), limit=_MOST_PER_TEAM)
+        return list(page.items)
 
     async def of(self, user_id: str) -> list[Workspace]:
         found: list[Workspace] = []
@@ -156,31 +209,60 @@ class Workspaces:
 
     async def delete(self, user_id: str, team_id: str) -> None:
         workspace = await self.get(user_id, team_id)
-        try:
+        with suppress(ConditionFailed):  # it is gone
             await self._store.delete(key_of(workspace), when=attr("user_id") == user_id)
-        except ConditionFailed:
-            raise NotFound("there is no such workspace") from None
-        self._known.pop(team_id, None)
+        self._forget(team_id)
 
-    async def purge(self, workspace: Workspace) -> None:
-        """Let nothing count that Slack has said so far."""
-        with suppress(ConditionFailed):  # it is gone, or somebody else's
-            await self._store.update(
-                key_of(workspace),
-                set_to("purged_at", self._store.clock()),
-                when=exists() & (attr("user_id") == workspace.user_id),
-            )
-        self._known.pop(workspace.team_id, None)
+    async def purge(self, workspace: Workspace, user: str = EVERY, channel: str = EVERY) -> None:
+        """Let nothing count that Slack has said so far, of a user, a channel, or anybody."""
+        for _ in range(_TRIES):
+            current = await self._store.get(key_of(workspace))
+            if current is None or current.user_id != workspace.user_id:
+                break
+            now = self._store.clock()
+            kept = {k: at for k, at in current.forgotten.items() if at > now - CACHE_SECONDS}
+            current.forgotten = kept | {f"{user}#{channel}": now}
+            if (user, channel) == (EVERY, EVERY) or len(kept) >= _MOST_FORGOTTEN:
+                current.purged_at, current.forgotten = now, {}
+            with suppress(ConditionFailed):  # it was changed meanwhile
+                await self._store.put(current)
+                break
+        else:
+            raise Overloaded("the workspace is being changed by others", retry_after=1.0)
+        self._forget(workspace.team_id)
+
+    async def joined(self, workspace: Workspace, enterprise: str) -> bool:
+        """Whether a team has become part of an organisation, which is then written down."""
+        token = self.token(workspace)
+        if token is None:
+            return False
+        team = await self._slack.team(token, workspace.team_id)
+        if team.id != workspace.team_id or team.enterprise_id != enterprise:
+            return False
+        workspace = msgspec.structs.replace(workspace, enterprise_id=enterprise)
+        with suppress(ConditionFailed):  # then it is asked again another time
+            await self._store.put(workspace)
+        self._forget(workspace.team_id)
+        return True
 
     # What the door needs, which is seen within two seconds of a change elsewhere
 
-    async def find(self, team_id: str) -> Workspace | None:
+    async def find(self, team_id: str) -> list[Workspace]:
+        """All that have an app in a team."""
         now = self._store.clock()
-        at, workspace = self._known.get(team_id) or (-math.inf, None)
-        if now - at >= _FRESH_SECONDS:
-            workspace = await self._store.get(Workspace.key(team_id))
-            self._known[team_id] = (now, workspace)
-        return workspace
+        at, found = self._known.get(team_id) or (-math.inf, [])
+        if now - max(at, self._unknown.get(team_id, -math.inf)) >= _FRESH_SECONDS:
+            found = await self._read(team_id)
+            if found:
+                self._known[team_id] = (now, found)
+            else:  # kept apart: whoever makes up teams pushes out no real ones
+                self._known.pop(team_id, None)
+                self._unknown[team_id] = now
+        return found
+
+    def _forget(self, team_id: str) -> None:
+        self._known.pop(team_id, None)
+        self._unknown.pop(team_id, None)
 
     def token(self, workspace: Workspace) -> str | None:
         if workspace.token is None:
@@ -216,9 +298,16 @@ class Workspaces:
         return whitelist
 
 
-def check_team_id(team_id: str) -> None:
-    if not is_slack_id(team_id) or team_id[0] not in "TE":
-        raise InvalidInput("team_id", "must be the id of a team (T…) or an organisation (E…)")
+def purged_at(workspace: Workspace, user: str, channel: str) -> float:
+    """When what Slack said about a user in a channel was last purged."""
+    if not workspace.forgotten:
+        return workspace.purged_at
+    keys = (f"{user}#{channel}", f"{user}#{EVERY}", f"{EVERY}#{channel}")
+    return max(workspace.purged_at, *(workspace.forgotten.get(key, 0.0) for key in keys))
+
+
+def _id_or(given: str | None, default: str) -> str:
+    return given if given is not None and is_slack_id(given) else default
 
 
 def _token_context(team_id: str) -> str:

@@ -77,6 +77,10 @@ class LocalLimiter:
         used = self._windows[place] = self._windows.get(place) or {}
         _count(used, limit, now)
 
+    def give_back(self, key: str, limit: Limit) -> None:
+        """Take back the last one counted: it turned out not to matter."""
+        _uncount(self._windows.get((key, limit.seconds)) or {}, self._clock())
+
 
 class _Window(Item, table=limits, pk="LIMIT#{name}#{key_hash}", version="version", kw_only=True):
     """What was counted lately under a key."""

@@ -20,7 +20,7 @@ from waystation.patterns import RESCUE_MS, Limit, LocalLimiter, Newest, Tally, T
 from waystation.relay import usage
 from waystation.relay.billing import OPERATOR
 from waystation.relay.connections import Connections
-from waystation.relay.dedupe import digest_of
+from waystation.relay.dedupe import DEFAULT_WINDOW, digest_of
 from waystation.relay.deliver import Deliver, InboxSender
 from waystation.relay.directory import ALERTS_PROVIDER, Directory, Known
 from waystation.relay.dispatch import Dispatch
@@ -159,7 +159,8 @@ class Relay:
         self.admit(known)
         digest = None if dedupe is None else _house_digest(dedupe)
         webhook = Webhook(body, headers, "", "POST", "")
-        return await self.record(known, self._event(known, webhook, sender), digest)
+        event = self._event(known, webhook, sender)
+        return await self.record(known, event, digest, DEFAULT_WINDOW)
 
     async def seen_from_house(self, source_id: str, dedupe: str) -> str | None:
         """The event that a source has taken from another system under the same `dedupe`."""
@@ -199,13 +200,15 @@ class Relay:
             expires_at=int(now) + (known.limits.retention if known.limits else 90 * 86_400),
         )
 
-    async def record(self, known: Known, event: Event, digest: str | None) -> Receipt:
+    async def record(
+        self, known: Known, event: Event, digest: str | None, window: int | None = None
+    ) -> Receipt:
         """Write an event, its deliveries and its usage in one transaction, unless it is a
-        duplicate."""
+        duplicate of another within `window` seconds, or those that the source says."""
         deliveries = await self._planned(event)
         first = None
         try:
-            first = await self._write(known, event, digest, deliveries)
+            first = await self._write(known, event, digest, window, deliveries)
         finally:
             if first != event.event_id:
                 self.dispatch.release(deliveries)
@@ -242,12 +245,17 @@ class Relay:
         return deliveries or []
 
     async def _write(
-        self, known: Known, event: Event, digest: str | None, deliveries: list[Delivery]
+        self,
+        known: Known,
+        event: Event,
+        digest: str | None,
+        window: int | None,
+        deliveries: list[Delivery],
     ) -> str:
         """The id of the event, or of the one that came first."""
         actions: list[Action] = [Put(event)]
         if digest is not None:
-            expires = event.received_at // 1000 + known.dedupe.window
+            expires = event.received_at // 1000 + (window or known.dedupe.window)
             seen = Seen(
                 source_id=event.source_id,
                 digest=digest,
