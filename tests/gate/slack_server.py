@@ -66,6 +66,9 @@ class Slack:
         self.throttled = 0
         """How many calls are still answered with 429."""
 
+        self.failing: set[str] = set()
+        """Methods that answer with 500."""
+
         self.delay = 0.0
         self.at_once = 0
         self.most_at_once = 0
@@ -121,6 +124,8 @@ class Slack:
             return web.json_response(
                 {"ok": False, "error": "ratelimited"}, status=429, headers=headers
             )
+        if request.match_info["method"] in self.failing:
+            return web.Response(status=500)
         match self.trouble:
             case None:
                 return None

@@ -282,6 +282,8 @@ async def test_a_guest_passes_in_a_channel_that_is_shared_with_their_team(local:
     assert (await local.send(event_of("U7", None))).status == 403
     local.slack.user("U8", team="T8")
     assert (await local.send(event_of("U8", "C7"))).status == 403
+    local.slack.channel("C6", "T1", **shared)  # it was shared once
+    assert (await local.send(event_of("U7", "C6"))).status == 403
 
 
 async def test_an_organisations_token_checks_its_teams_and_no_others(local: Post) -> None:

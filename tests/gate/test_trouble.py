@@ -31,6 +31,15 @@ async def test_without_an_answer_it_is_refused_in_time_and_recovers(
     assert len(await local.passed()) == 1
 
 
+async def test_a_no_that_was_said_counts_more_than_a_missing_answer(local: Post) -> None:
+    local.slack.failing = {"team.info", "users.info"}
+    for _ in range(7):
+        answer = await local.send(event_of(channel="C9"))
+        assert await local.reason(answer) == (403, "channel_not_found", "1")
+    local.slack.failing = set()
+    assert (await local.send()).status == 200
+
+
 async def test_what_slack_does_not_know_is_refused(local: Post) -> None:
     local.slack.trouble = "some_new_error"
     answer = await local.send()
