@@ -63,6 +63,27 @@ async def test_what_could_be_read_in_two_ways_is_refused(
     assert await local.passed() == []
 
 
+@pytest.mark.parametrize("name", ["X-Slack-Signature", "X-Slack-Request-Timestamp", "Content-Type"])
+async def test_a_header_that_comes_twice_counts_as_missing(local: Post, name: str) -> None:
+    body = json.dumps(event_of())
+    headers = {"Content-Type": "application/json", **signed(body, local.clock())}
+
+    def twice() -> int:
+        host = local.hub.server.url.removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=5)
+        connection.putrequest("POST", "/slack/events")
+        for each, value in [*headers.items(), (name, headers[name])]:
+            connection.putheader(each, value)
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body.encode())
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    assert await asyncio.to_thread(twice) in (400, 401)
+    assert await local.passed() == []
+
+
 async def test_a_command_is_not_an_event_that_is_allowed(local: Post) -> None:
     await local.put(bot_token=None)
     assert (await local.command(command="app_uninstalled")).status == 403
