@@ -249,6 +249,13 @@ async def test_a_long_form_finds_its_workspace(local: Post) -> None:
     assert answer.status == 200
 
 
+async def test_what_another_app_sends_is_not_ours(local: Post) -> None:
+    payload = {**GOOD, "api_app_id": "A9", "text": "x" * 5_000}
+    body = urlencode({"payload": json.dumps(payload)})
+    answer = await local.raw(body, form=True, path="/slack/events/T1")
+    assert await local.reason(answer) == (403, "other_app", "1")
+
+
 async def test_large_signed_bodies_do_not_hold_up_others(local: Post) -> None:
     event = event_of()
     event["event"]["blocks"] = [{} for _ in range(60_000)]
