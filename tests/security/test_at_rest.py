@@ -147,7 +147,13 @@ async def test_an_event_that_cannot_be_opened_fails_its_deliveries(
     await hub.patch(created, status="active")
     await hub.settle()
     replayed = (await hub.event(event_id))["deliveries"][1]
-    assert replayed["status"] == ("retrying" if filters is None else "failed")
+    assert replayed["status"] == "failed"
+    assert "cannot be" in replayed["error"]
+    connection = await hub.get(f"/v1/connections/{created['id']}")
+    assert connection["status"] == "active"
+    fine = await hub.sent(source)  # it is not the connection's fault
+    assert (await hub.statuses(fine)) == ["delivered", "delivered"]
+    receiver.got.clear()
     assert receiver.got == []
 
 
@@ -169,3 +175,54 @@ async def test_two_processes_share_a_sources_minute(
         assert (statuses.count(200), statuses.count(429)) == (100, 20)
         clock.advance(60 - clock() % 60)
         assert [(await process.send(source)).status for process in (hub, other)] == [200, 200]
+
+
+async def test_what_one_process_refused_is_not_counted_in_the_next_minute(
+    hub: Hub, clock: ManualClock, tmp_path: Path
+) -> None:
+    tokens = await hub.server.sign_up("free@example.com")
+    token = tokens["access_token"]
+    source = (await hub.call("POST", "/v1/sources", {"name": "x"}, token=token)).json["id"]
+    clock.advance(60 - clock() % 60)
+    async with hub_at(clock, store=f"sqlite:///{tmp_path}/way.db") as other:
+        assert {(await hub.send(source)).status for _ in range(100)} == {200}
+        clock.advance(50)
+        assert {(await other.send(source)).status for _ in range(100)} == {429}
+        clock.advance(10)
+        assert {(await other.send(source)).status for _ in range(100)} == {200}
+
+
+async def test_a_clock_that_was_wrong_once_stops_nobody_for_long(
+    hub: Hub, clock: ManualClock, tmp_path: Path
+) -> None:
+    tokens = await hub.server.sign_up("free@example.com")
+    token = tokens["access_token"]
+    source = (await hub.call("POST", "/v1/sources", {"name": "x"}, token=token)).json["id"]
+    ahead = ManualClock(clock() + 3_600)
+    async with hub_at(ahead, store=f"sqlite:///{tmp_path}/way.db") as wrong:
+        assert (await wrong.send(source)).status == 200
+    for _ in range(3):
+        clock.advance(62)
+        assert {(await hub.send(source)).status for _ in range(90)} == {200}
+
+
+async def test_what_proxies_repeat_is_sealed_too(hub: Hub, tmp_path: Path) -> None:
+    source = await hub.source()
+    repeated = ("X-Original-URI", "X-Envoy-Original-Path", "Referer", "X-Forwarded-Url", "X-Odd")
+    headers = dict.fromkeys(repeated, f"/in/{source}?token=hush-query")
+    await hub.sent(source, rest="?token=hush-query", headers=headers | {"X-Pwd": "hush-pwd"})
+    written = b"".join(file.read_bytes() for file in tmp_path.glob("way.db*"))
+    assert source.encode() in written
+    assert b"hush" not in written
+
+
+async def test_our_query_is_not_sent_to_where_somebody_else_points(
+    hub: Hub, receiver: Receiver
+) -> None:
+    source = await hub.source()
+    created = await hub.connect(source, f"{receiver.url}/old?api_key=hush")
+    key = key_of(await stored(hub, created))
+    elsewhere = set_to("destination_url", f"{receiver.url}/new?x=1")
+    await hub.runtime.store.update(key, elsewhere, when=exists())
+    await hub.sent(source)
+    assert [(got.path, got.query) for got in receiver.got] == [("/new", "x=1")]

@@ -296,6 +296,39 @@ async def test_a_status_that_they_set_stays_until_a_replay(
     assert (await hub.statuses(event_id))[0] == "delivered"
 
 
+async def test_a_query_and_a_missing_status_of_theirs_count(
+    hub: Hub, ferryhook: Ferryhook, receiver: Receiver, clock: ManualClock
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    event_id = ferryhook.ingest(await me(hub), source, clock(), queryString="a=1")
+    row = ferryhook.event(event_id)
+    ferryhook.events.update_item(
+        Key={"PK": row["PK"], "SK": row["SK"]},
+        UpdateExpression="REMOVE #s",
+        ExpressionAttributeNames={"#s": "status"},
+    )
+    await heard(hub)
+    await hub.later(11)
+    assert (await hub.statuses(event_id)) == ["delivered", "delivered"]
+    assert [got.query for got in receiver.got] == ["a=1"]
+
+
+async def test_a_status_that_we_do_not_know_is_shown_and_stops_nothing(
+    hub: Hub, ferryhook: Ferryhook, receiver: Receiver
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    receiver.fail()
+    event_id = await hub.sent(source)
+    ferryhook.set_status(event_id, "archived")
+    receiver.work()
+    await hub.later(40)
+    assert (await hub.statuses(event_id)) == ["archived", "delivered"]
+    listed = (await hub.get(f"/v1/sources/{source}/events"))["data"]
+    assert [event["status"] for event in listed] == ["archived"]
+
+
 async def test_what_they_add_to_an_event_stays(
     hub: Hub, ferryhook: Ferryhook, receiver: Receiver
 ) -> None:

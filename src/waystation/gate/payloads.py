@@ -188,12 +188,16 @@ def _event(given: dict[str, Any]) -> Asked:
 def _teams(given: dict[str, Any]) -> tuple[str | None, str | None]:
     """The team whose app got an event, and the one where it happened, if that is another. In a
     shared channel the first is named by the authorizations."""
-    named = [_id(_authorization(given).get("team_id")), _id(given.get("context_team_id"))]
-    named += [_id(given.get("team_id")), _id(given.get("team"))]
-    found = list(dict.fromkeys(each for each in named if each is not None))
+    found: list[str] = []
+    for place in (
+        *(_authorization(given).get("team_id"), given.get("context_team_id")),
+        *(given.get("team_id"), given.get("team")),
+    ):
+        if place is not None and (each := _id(place)) is not None and each not in found:
+            found.append(each)
     if len(found) > 2:
         raise Unreadable("it names too many teams")
-    return (*found, None, None)[:2]  # type: ignore[return-value]
+    return found[0] if found else None, found[1] if len(found) > 1 else None
 
 
 def _enterprise(given: dict[str, Any]) -> str | None:
@@ -224,10 +228,14 @@ def _interaction(given: dict[str, Any]) -> Asked:
 
 def _same(*places: object) -> str | None:
     """An id that may be in several places, and must be the same in all of them."""
-    found = {place for each in places if (place := _id(each)) is not None}
-    if len(found) > 1:
-        raise Unreadable("it names two of what it can be about only one of")
-    return found.pop() if found else None
+    found: str | None = None
+    for place in places:
+        if place is None or (each := _id(place)) is None:
+            continue
+        if found is not None and each != found:
+            raise Unreadable("it names two of what it can be about only one of")
+        found = each
+    return found
 
 
 def _id(given: object) -> str | None:

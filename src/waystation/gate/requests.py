@@ -59,7 +59,7 @@ def flaw(request: SlackRequest, now: float) -> str | None:
 
 
 def is_signed(secret: str | None, request: SlackRequest, now: float) -> bool:
-    """The first key. Doubt is a no, and so is a missing secret."""
-    if not secret or flaw(request, now) is not None:
+    """The first key. Doubt is a no, and so is a missing secret or header."""
+    if not secret or not request.timestamp or not request.signature:
         return False
-    return slack_signed(secret, request.timestamp or "", request.signature or "", request.body, now)
+    return slack_signed(secret, request.timestamp, request.signature, request.body, now)

@@ -104,19 +104,21 @@ class Gate:
         now = self.store.clock()
         claim = payloads.claimed(request.body, request.content_type)
         teams = [request.named_team] if request.named_team is not None else claim.teams
-        claimants = [each for team in teams for each in await self.workspaces.find(team)]
-        fitting = [each for each in claimants if claim.app in (None, each.app_id)]
-        fitting += [each for each in claimants if each not in fitting and each.app_id == NO_APP]
-        secrets = [(each, self._secret(each, claim.app)) for each in fitting]
-        for workspace, secret in secrets:
-            if is_signed(secret, request, now):
+        fitting = [
+            each
+            for team in teams
+            for each in await self.workspaces.find(team)
+            if each.app_id == NO_APP or claim.app in (None, each.app_id)
+        ]
+        problem, secrets = flaw(request, now), 0
+        candidates: list[Workspace | None] = [*fitting] or [None]
+        for workspace in candidates:
+            secret = self._secret(workspace, claim.app) if workspace else self.signing_secret
+            secrets += bool(secret)
+            if problem is None and is_signed(secret, request, now):
                 return workspace
-        if not fitting and is_signed(self.signing_secret, request, now):
-            return None
-        reason = flaw(request, now) or "signature_wrong"
-        if not any([secret for _, secret in secrets] if fitting else [self.signing_secret]):
-            reason = "no_secret"
-        raise No(reason, owner=next(iter(fitting), None))
+        reason = (problem or "signature_wrong") if secrets else "no_secret"
+        raise No(reason, owner=fitting[0] if fitting else None)
 
     def _secret(self, workspace: Workspace, app: str | None) -> str | None:
         """A workspace's own secret, or the installation's: for its operators, and for tenants

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from waystation.backoff import backoff
-from waystation.errors import Overloaded, StoreError, TransactionCancelled
+from waystation.errors import Overloaded, SettingsError, StoreError, TransactionCancelled
 from waystation.outbound import Reply
 from waystation.patterns import Tally
 from waystation.relay import standard, trail
@@ -117,9 +117,11 @@ class Deliver:
     async def _send(
         self, connection: Connection, event: Event, message_id: str, attempt: int, until: int | None
     ) -> Outcome:
-        webhook = webhook_of(event, self._keyring)
         try:
+            webhook = webhook_of(event, self._keyring)
             body, transformed = await self._rules.transformed(connection, event)
+        except SettingsError as error:
+            return Outcome(Reply(error=f"the event cannot be opened: {error}"[:300]), last=True)
         except TransformFailed as error:
             return Outcome(Reply(error=f"the transform failed: {error}"[:300]), last=True)
         if until is not None and self._store.clock() * 1000 >= until:
@@ -202,7 +204,7 @@ class Deliver:
             try:
                 await self._write(delivery, current, connection, outcome)
             except TransactionCancelled as error:
-                if _lost(error):
+                if error.reasons[0] is not None:  # the claim is no longer ours
                     log.warning("delivery %s was taken over", delivery.delivery_id)
                     return
             except (StoreError, Overloaded) as error:
@@ -308,23 +310,20 @@ def _follow(
     event.revision += 1
     event.attempt_count += tried
     event.expires_at = expires
-    if event.status == "delivered" and event.delivered_at is None:
+    if status == event.status == "delivered" and event.delivered_at is None:
         event.delivered_at = now
 
 
 def _event_update(before: Event, after: Event) -> Update[Event]:
-    """What has changed of an event, and nothing else: other services may write to it too."""
-    edits = [
+    """What has changed of an event, and nothing else: other services may write to it too. The
+    status is written in any case, so that its index entry follows what they wrote."""
+    edits = [set_to("status", after.status)]
+    edits += [
         set_to(name, getattr(after, name))
-        for name in ("status", "outcomes", "attempt_count", "expires_at", "delivered_at")
+        for name in ("outcomes", "attempt_count", "expires_at", "delivered_at")
         if getattr(after, name) != getattr(before, name)
     ]
     return Update(key_of(before), *edits, add("revision", 1), when=unchanged(before))
-
-
-def _lost(error: TransactionCancelled) -> bool:
-    """Whether the claim was no longer ours."""
-    return error.reasons[0] is not None
 
 
 def _attempt(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.errors import Conflict, SettingsError
+from waystation.errors import Conflict, InvalidInput, SettingsError
 from waystation.relay import standard
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 _MARK = "sealed:"
 _UNREADABLE = "[unreadable]"
-_CREDENTIAL = re.compile(r"key|token|secret|passw|auth|credential|session|jwt")
+_CREDENTIAL = re.compile(r"key|token|secret|pass|pwd|auth|bearer|credential|session|jwt|\bpin\b")
+_TARGET = re.compile(r"referer|.*[-_](?:uri|url|path)")
+"""Headers in which proxies repeat the whole of what was asked for."""
+
 _NEVER_KEPT = frozenset({"authorization", "proxy-authorization", "cookie"})
 _MOST_OPEN = 4_096
 REDACTED = "[redacted]"
@@ -128,16 +131,21 @@ class Keyring:
     def split_destination(self, url: str, connection_id: str) -> tuple[str, str | None]:
         """A destination as it is stored: without its query, and that sealed."""
         address, _, query = url.partition("?")
+        if query == _UNREADABLE:
+            raise InvalidInput("destination_url", "give the whole URL: its query was unreadable")
         if not query:
             return url, None
-        return address, self.seal(query, f"{connection_id} query")
+        return address, self.seal([address, query], f"{connection_id} query")
 
     def destination(self, connection: Connection) -> str:
         stored = connection.destination_query
         if stored is None:
             return connection.destination_url
         opened = self._open(stored, f"{connection.connection_id} query")
-        return f"{connection.destination_url}?{msgspec.json.decode(opened, type=str)}"
+        address, query = msgspec.json.decode(opened, type=tuple[str, str])
+        if address != connection.destination_url:
+            return connection.destination_url  # somebody else changed it: the query is not for it
+        return f"{address}?{query}"
 
     def shown_destination(self, connection: Connection) -> str:
         try:
@@ -151,7 +159,14 @@ class Keyring:
         self, headers: dict[str, str], query: str, event_id: str
     ) -> tuple[dict[str, str], str | None]:
         """Headers as they may be kept in clear, and what is sealed of the request."""
-        hidden = [name for name in headers if _CREDENTIAL.search(name) or name in _NEVER_KEPT]
+        hidden = [
+            name
+            for name, value in headers.items()
+            if _CREDENTIAL.search(name)
+            or name in _NEVER_KEPT
+            or _TARGET.fullmatch(name)
+            or (query and query in value)
+        ]
         if not hidden:
             return headers, self.seal(Confidential(query), event_id) if query else None
         shown = headers | dict.fromkeys(hidden, REDACTED)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -30,7 +32,7 @@ from waystation.relay.rules.evaluation import Rules
 from waystation.relay.rules.paths import Webhook
 from waystation.relay.sources import Sources
 from waystation.relay.stats import Statistics, day_tally, hour_tally
-from waystation.relay.tables import Delivery, Event, Seen
+from waystation.relay.tables import Delivery, Event, Seen, Source
 from waystation.store import Put, absent
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ class Relay:
         self.kick: Callable[[str], None] | None = None
         self._limiter = LocalLimiter(store.clock)
         self._minutes: Newest[str, int] = Newest(_MOST_COUNTERS)
+        self._full: Newest[str, int] = Newest(_MOST_COUNTERS)
+        self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._counters: Newest[str, tuple[int, Known, list[Tally]]] = Newest(_MOST_COUNTERS)
 
     def deliver_here(
@@ -134,12 +138,25 @@ class Relay:
         refused is not counted. All processes together are counted when it is written."""
         limit = known.limits.events_per_minute if known.limits else None
         if limit is not None:
-            self._limiter.take(known.source.source_id, Limit(limit, 60))
+            source_id, now = known.source.source_id, self.store.clock()
+            if self._full.get(source_id) == now // 60:
+                raise usage.minute_is_full(limit, now)
+            self._limiter.take(source_id, Limit(limit, 60))
+
+    def _unadmit(self, known: Known) -> None:
+        """What was not accepted after all is not counted."""
+        if known.limits and known.limits.events_per_minute:
+            limit = Limit(known.limits.events_per_minute, 60)
+            self._limiter.give_back(known.source.source_id, limit)
 
     async def receive(self, known: Known, webhook: Webhook, sender: str) -> Receipt:
         """Write down a webhook that was checked. It is durable when this returns."""
         digest = digest_of(known.dedupe, known.source.provider, webhook)
-        return await self.record(known, self._event(known, webhook, sender), digest)
+        try:
+            return await self.record(known, self._event(known, webhook, sender), digest)
+        except BaseException:
+            self._unadmit(known)
+            raise
 
     async def receive_from_house(
         self,
@@ -158,9 +175,13 @@ class Relay:
             raise NotFound("there is no such source, or it is paused")
         self.admit(known)
         digest = None if dedupe is None else _house_digest(dedupe)
-        webhook = Webhook(body, headers, "", "POST", "")
+        webhook = Webhook(body, {n.lower(): v for n, v in headers.items()}, "", "POST", "")
         event = self._event(known, webhook, sender)
-        return await self.record(known, event, digest, DEFAULT_WINDOW)
+        try:
+            return await self.record(known, event, digest, DEFAULT_WINDOW)
+        except BaseException:
+            self._unadmit(known)
+            raise
 
     async def seen_from_house(self, source_id: str, dedupe: str) -> str | None:
         """The event that a source has taken from another system under the same `dedupe`."""
@@ -269,11 +290,11 @@ class Relay:
         await self.dispatch.expect(deliveries)
         decided = self.dispatch.tallies(event, deliveries)
         for _ in range(_TRIES):
-            await usage.begin_minute(self.store, self._minutes, known, event.received_at)
             tallies = self._tallies(known, event)
             if decided:
                 tallies = [*tallies, *decided]
             try:
+                await self._begin_minute(known, event.received_at)
                 await self.batches.write(event.user_id, actions, tallies, event.size, new=True)
             except TransactionConflict as error:
                 raise Overloaded(
@@ -323,13 +344,36 @@ class Relay:
             return first.event_id if isinstance(first, Seen) else None
         source, account = [*reasons[actions : actions + 2], None, None][:2]
         if source is not None:
-            source_id = known.source.source_id
-            self.directory.forget(source_id)
-            self._minutes.pop(source_id, None)
-            usage.refuse_source(source.item, known, self.store.clock())
+            self._source_refused(known, source.item)
         if account is not None:
             await usage.settle_refusal(self.store, known.source.user_id, account.item)
         return None
+
+    def _source_refused(self, known: Known, found: object) -> None:
+        """Raise why a source takes no more, unless it is only that its minute had not begun."""
+        source_id, now = known.source.source_id, self.store.clock()
+        if not isinstance(found, Source) or found.status != "active":
+            self.directory.forget(source_id)
+            raise NotFound("there is no such source, or it is paused")
+        limit = known.limits.events_per_minute if known.limits else None
+        minute = int(now // 60)
+        counted = found.minute is not None and 0 <= found.minute - minute <= usage.SKEW_MINUTES
+        if limit is not None and counted and found.minute_count >= limit:
+            self._full[source_id] = minute
+            raise usage.minute_is_full(limit, now)
+        self._minutes.pop(source_id, None)
+
+    async def _begin_minute(self, known: Known, at_ms: int) -> None:
+        """Have the source's minute begin before its first event is counted."""
+        source_id, minute = known.source.source_id, at_ms // 60_000
+        if not known.limits or known.limits.events_per_minute is None:
+            return
+        if self._minutes.get(source_id) != minute:
+            lock = self._beginning.setdefault(source_id, asyncio.Lock())
+            async with lock:
+                if self._minutes.get(source_id) != minute:
+                    await usage.begin_minute(self.store, known, minute)
+                    self._minutes[source_id] = minute
 
     async def expect_change(self, connection_id: str) -> None:
         """Set a connection's timer before it changes, in case this process dies right after."""

@@ -9,7 +9,7 @@ import msgspec
 from waystation.ids import timed_id
 from waystation.relay.rules.paths import Webhook
 from waystation.relay.tables import DeliveryStatus, Event
-from waystation.store import attr
+from waystation.store import attr, exists
 from waystation.times import iso
 
 if TYPE_CHECKING:
@@ -67,11 +67,13 @@ def next_status(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryS
 
 def unchanged(event: Event) -> Condition:
     """That neither we nor others have changed an event's state since it was read."""
-    revision = attr("revision")
+    revision, status = attr("revision"), attr("status")
     same: Condition = revision == event.revision
     if not event.revision:
-        same = revision.absent() | same
-    return (attr("status") == event.status) & same
+        same = exists() & (revision.absent() | same)
+    if event.status == "received":  # which a row without one counts as
+        return same & (status.absent() | (status == "received"))
+    return same & (status == event.status)
 
 
 def own_event(source_id: str, user_id: str, kind: str, data: object, now: float) -> Event:
@@ -101,7 +103,7 @@ def webhook_of(event: Event, keyring: Keyring) -> Webhook:
     return Webhook(
         event.content,
         headers | sealed.headers,
-        sealed.query,
+        sealed.query or event.query_string or "",
         event.method,
         event.path or "",
     )

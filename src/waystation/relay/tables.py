@@ -127,7 +127,8 @@ class Event(
     """A webhook that was received.
 
     A body that is not UTF-8 is in `body_bytes`. `sealed` has the query and the values of those
-    headers that may be credentials. `outcomes` has the state of every connection, as
+    headers that may be credentials; only others write a `query_string`. `status` may be one that
+    only they know. `outcomes` has the state of every connection, as
     JSON, and `status` follows from it; `revision` counts the changes of both. `todo` is the
     source's id until its deliveries have been created.
     """
@@ -135,10 +136,11 @@ class Event(
     event_id: str
     source_id: str
     user_id: str
-    status: EventStatus = "received"
+    status: str = "received"
     headers: str
     body: str
     body_bytes: bytes | None = None
+    query_string: str | None = None
     sealed: str | None = None
     path: str | None = None
     source_ip: str

@@ -13,14 +13,15 @@ import msgspec
 from waystation.accounts import PLANS, Limits, Plan, User
 from waystation.errors import ConditionFailed, NotFound, TooManyRequests
 from waystation.patterns import Tally
-from waystation.relay.tables import Source
 from waystation.store import Condition, attr, exists, key_of, set_to
 from waystation.times import iso, month_of, next_month
 
 if TYPE_CHECKING:
-    from waystation.patterns import Newest
     from waystation.relay.directory import Known
     from waystation.store import Store
+
+
+SKEW_MINUTES = 2
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -53,13 +54,13 @@ def usage_tally(user_id: str, limits: Limits, now: float) -> Tally:
 
 def source_tally(known: Known, now: float) -> Tally:
     """One more event of a source, unless it is paused or has had its share of the minute."""
-    limit = _per_minute(known)
+    limit, minute = _per_minute(known), int(now // 60)
 
     def within(adds: dict[str, int]) -> Condition:
         active = exists() & (attr("status") == "active")
         if limit is None:
             return active
-        current = attr("minute") >= int(now // 60)
+        current = attr("minute").between(minute, minute + SKEW_MINUTES)
         return active & current & (attr("minute_count") <= limit - adds["minute_count"])
 
     adds = {"event_count": 1} if limit is None else {"event_count": 1, "minute_count": 1}
@@ -67,31 +68,24 @@ def source_tally(known: Known, now: float) -> Tally:
     return Tally(key=key_of(known.source), adds=adds, sets=sets, when=within)
 
 
-async def begin_minute(store: Store, begun: Newest[str, int], known: Known, at_ms: int) -> None:
-    """Have the source's minute begin before its first event is counted, in one of the processes."""
-    minute, source_id = at_ms // 60_000, known.source.source_id
-    if _per_minute(known) is None or begun.get(source_id) == minute:
-        return
+async def begin_minute(store: Store, known: Known, minute: int) -> None:
+    """Begin to count a source's minute, in one of the processes. One that lies further ahead than
+    clocks are apart is somebody's mistake."""
     last = attr("minute")
+    other = last.absent() | (last < minute) | (last > minute + SKEW_MINUTES)
     with suppress(ConditionFailed):  # another process has begun it
         await store.update(
             key_of(known.source),
             set_to("minute", minute),
             set_to("minute_count", 0),
-            when=exists() & (last.absent() | (last < minute)),
+            when=exists() & other,
         )
-    begun[source_id] = minute
 
 
-def refuse_source(refused: object, known: Known, now: float) -> None:
-    """Raise the reason why a source's tally was refused, unless its minute had not begun."""
-    if not isinstance(refused, Source) or refused.status != "active":
-        raise NotFound("there is no such source, or it is paused")
-    limit = _per_minute(known)
-    if limit is not None and refused.minute_count >= limit:
-        raise TooManyRequests(
-            f"too many: at most {limit} are allowed in a minute", retry_after=60 - now % 60
-        )
+def minute_is_full(limit: int, now: float) -> TooManyRequests:
+    return TooManyRequests(
+        f"too many: at most {limit} are allowed in a minute", retry_after=60 - now % 60
+    )
 
 
 def _per_minute(known: Known) -> int | None:

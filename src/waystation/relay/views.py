@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from waystation.errors import SettingsError
 from waystation.relay.dedupe import Dedupe
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from waystation.relay.tables import Attempt, Connection, Delivery, Event, Replay, Source
 
 _HIDDEN = "[hidden]"
+_STATUSES = ", ".join(get_args(EventStatus))
 
 
 class SourceView(msgspec.Struct, kw_only=True):
@@ -128,7 +130,7 @@ class EventSummary(msgspec.Struct, kw_only=True):
 
     id: str
     source_id: str
-    status: EventStatus
+    status: Annotated[str, Meta(description=f"{_STATUSES}, or what another service wrote")]
     connections: dict[str, DeliveryStatus]
     method: str
     path: str

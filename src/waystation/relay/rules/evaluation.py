@@ -127,7 +127,12 @@ class Rules:
 
 
 def _size(event: Event) -> int:
-    return 256 + len(event.body) + len(event.body_bytes or b"") + len(event.sealed or "")
+    return (
+        256
+        + len(event.body)
+        + len(event.body_bytes or b"")
+        + len(event.sealed or event.query_string or "")
+    )
 
 
 def _trial() -> Budget:

@@ -148,7 +148,7 @@ async def _add_indexes(store: DynamoStore, table: Table, name: str, found: dict[
 async def _add_stream(store: DynamoStore, table: Table, name: str, found: dict[str, Any]) -> None:
     present = found.get("StreamSpecification", {})
     if table.stream and present.get("StreamEnabled"):
-        if present.get("StreamViewType") != _IMAGES:
+        if present.get("StreamViewType") != _IMAGES and table.stream is True:
             raise TableMismatch(f"the stream of table {name} lacks old or new images")
         return
     if not table.stream:
