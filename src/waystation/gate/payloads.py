@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -263,11 +264,17 @@ def _event_id(given: object) -> str | None:
 
 
 def _text(given: object, name: str) -> str:
-    if not isinstance(given, str) or any("\ud800" <= c <= "\udfff" for c in given[:_MAX_TEXT]):
+    if not isinstance(given, str) or not (given.isascii() or _is_text(given[:_MAX_TEXT])):
         raise Unreadable(f"its {name} is not a text")
     return given[:_MAX_TEXT]
 
 
+def _is_text(given: str) -> bool:
+    """Half a character, as JSON may have it, cannot be written down."""
+    return not any("\ud800" <= c <= "\udfff" for c in given)
+
+
+@lru_cache(100)
 def _kind(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 

@@ -48,6 +48,8 @@ class Limit(msgspec.Struct, frozen=True):
         for passed in [n for n in used if n < oldest]:
             del used[passed]
         over = sum(used.values()) + 1 - self.count
+        if over <= 0:
+            return 0.0
         leaves = now
         for n in sorted(used):
             if over <= 0:

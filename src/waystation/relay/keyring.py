@@ -44,6 +44,13 @@ class Confidential(msgspec.Struct):
     headers: dict[str, str] = {}
 
 
+@lru_cache(_MOST_OPEN)
+def _is_confidential(name: str) -> bool:
+    """Whether a header may hold a credential, or the query."""
+    by_name = _CREDENTIAL.search(name) or _TARGET.fullmatch(name)
+    return by_name is not None or name in _NEVER_KEPT
+
+
 class Keyring:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
@@ -162,10 +169,7 @@ class Keyring:
         hidden = [
             name
             for name, value in headers.items()
-            if _CREDENTIAL.search(name)
-            or name in _NEVER_KEPT
-            or _TARGET.fullmatch(name)
-            or (query and query in value)
+            if _is_confidential(name) or (query and query in value)
         ]
         if not hidden:
             return headers, self.seal(Confidential(query), event_id) if query else None
