@@ -24,7 +24,7 @@ async def test_without_an_answer_it_is_refused_in_time_and_recovers(
     local.slack.trouble = trouble
     begun = time.monotonic()
     answer = await local.send()
-    assert time.monotonic() - begun < 2.9
+    assert time.monotonic() - begun < 2.3  # 1.9, and room for a busy machine
     assert await local.reason(answer) == (403, "unavailable", "1")
     local.slack.trouble = None
     assert (await local.send()).status == 200

@@ -8,7 +8,6 @@ import msgspec
 
 from waystation.gate.payloads import Asked
 from waystation.gate.slack import ABSENT
-from waystation.ids import secret_hash
 from waystation.patterns import Limit
 
 if TYPE_CHECKING:
@@ -92,6 +91,12 @@ def teams_of(first: str) -> tuple[str, str | None]:
     return place.partition(_PART_OF)[2] or place, origin or None
 
 
+def organisation_of(first: str) -> str | None:
+    """The organisation that the team is said to be part of, if one is named."""
+    owner, named, _ = first.partition(_FROM)[0].partition(_PART_OF)
+    return owner if named else None
+
+
 def dedupe_name(asked: Asked, request: SlackRequest, workspace: Workspace) -> str:
     """The same for the same event. What has no id comes once, and has a signature of its own. What
     passes with one key cannot take the place of what needs both."""
@@ -109,12 +114,8 @@ def exempt(asked: Asked, workspace: Workspace) -> bool:
 
 def rate_of(asked: Asked, workspace: Workspace) -> tuple[str, Limit]:
     limit = Limit(workspace.rate_count, workspace.rate_seconds)
-    return f"{asker(workspace)} {asked.team} {asked.user}", limit
+    return f"{asker(workspace)} {asked.team or workspace.team_id} {asked.user}", limit
 
 
 def asker(workspace: Workspace) -> str:
     return f"{workspace.team_id} {workspace.app_id}"
-
-
-def hashed(text: str | None) -> str:
-    return secret_hash(text)[:12] if text else "-"

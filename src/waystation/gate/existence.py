@@ -29,7 +29,7 @@ Verify = Callable[..., Awaitable[None]]
 """Asks whether the ids exist: returns if they do, raises Refused if not, and Unavailable (or
 anything else) if that cannot be said."""
 
-BUDGET_SECONDS = 2.0
+BUDGET_SECONDS = 1.8
 _FRESH_SECONDS = 2.0
 _CACHE_SECONDS = 0.5
 _MOST_REMEMBERED = 100_000
@@ -75,9 +75,9 @@ class Verdict(msgspec.Struct, frozen=True):
 class Memory(Protocol):
     """Where a yes is kept that processes share: when it was said, while it counts."""
 
-    async def get(self, ids: Ids) -> float | None: ...
+    async def get(self, ids: Ids, asker: str) -> float | None: ...
 
-    async def put(self, ids: Ids, verified_at: float) -> None: ...
+    async def put(self, ids: Ids, asker: str, verified_at: float) -> None: ...
 
 
 class _Scope:
@@ -99,7 +99,7 @@ class ExistenceCheck:
     """Checks ids with any provider that has an async function to ask.
 
     `asker` is whose provider is asked, the first id if nothing is said: trouble with one keeps
-    nobody from asking another.
+    nobody from asking another, and what one was told is not another's to rely on.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ExistenceCheck:
         self._seconds = seconds
         self._budget = budget
         self._clock = clock
-        self._recent: Newest[Ids, tuple[float, float]] = Newest(_MOST_REMEMBERED)
+        self._recent: Newest[tuple[str, Ids], tuple[float, float]] = Newest(_MOST_REMEMBERED)
         self._scopes: Newest[str, _Scope] = Newest(_MOST_SCOPES)
         self._flights: dict[tuple[str, Ids, float], asyncio.Task[Verdict]] = {}
         self._writing: set[asyncio.Task[None]] = set()
@@ -126,29 +126,36 @@ class ExistenceCheck:
     ) -> Verdict:
         """Whether all of the ids exist. What was said at `since` or before does not count. `verify`
         is another way to ask, for this `asker`."""
-        if await self.known(*ids, since=since):
+        asker = asker or ids[0]
+        if await self.known(*ids, since=since, asker=asker):
             return Verdict(passed=True, cached=True)
+        return await self.ask(*ids, since=since, asker=asker, verify=verify)
+
+    async def ask(
+        self, *ids: str, since: float = 0.0, asker: str = "", verify: Verify | None = None
+    ) -> Verdict:
+        """As `check`, for those who know already that nothing is remembered."""
         asker = asker or ids[0]
         flight = self._flights.get((asker, ids, since))
         if flight is None:
             scope = self._scope(asker)
             if (refusal := self._refusal(scope)) is not None:
                 return refusal
-            asking = self._ask(ids, scope, verify or self._verify)
+            asking = self._ask(ids, asker, scope, verify or self._verify)
             flight = self._begin((asker, ids, since), scope, asking)
         await asyncio.wait({flight})
         if flight.cancelled():
             return Verdict(passed=False, reason="unavailable", detail="no answer in time")
         return flight.result()
 
-    async def known(self, *ids: str, since: float = 0.0) -> bool:
+    async def known(self, *ids: str, since: float = 0.0, asker: str = "") -> bool:
         """Whether a yes to these ids is remembered, said after `since`."""
-        now = self._clock()
-        verified_at, read_at = self._recent.get(ids) or (0.0, 0.0)
+        now, place = self._clock(), (asker or ids[0], ids)
+        verified_at, read_at = self._recent.get(place) or (0.0, 0.0)
         if self._memory is not None and now - read_at >= _FRESH_SECONDS:
-            verified_at = await self._read(ids)
+            verified_at = await self._read(*place)
             if verified_at:
-                self._recent[ids] = (verified_at, now)
+                self._recent[place] = (verified_at, now)
         return since < verified_at and verified_at <= now + 1 and now < verified_at + self._seconds
 
     def forgive(self, asker: str) -> None:
@@ -167,11 +174,11 @@ class ExistenceCheck:
         await asyncio.gather(*flights, return_exceptions=True)
         await self.settle()
 
-    async def _read(self, ids: Ids) -> float:
+    async def _read(self, asker: str, ids: Ids) -> float:
         assert self._memory is not None
         try:
             async with asyncio.timeout(_CACHE_SECONDS):
-                return await self._memory.get(ids) or 0.0
+                return await self._memory.get(ids, asker) or 0.0
         except Exception as error:  # noqa: BLE001 - then it is asked for
             log.warning("the memory of checks could not be read: %s", type(error).__name__)
             return 0.0
@@ -205,7 +212,7 @@ class ExistenceCheck:
         flight.add_done_callback(ended)
         return flight
 
-    async def _ask(self, ids: Ids, scope: _Scope, verify: Verify) -> Verdict:
+    async def _ask(self, ids: Ids, asker: str, scope: _Scope, verify: Verify) -> Verdict:
         began = self._clock()
         try:
             async with asyncio.timeout(self._budget):
@@ -224,7 +231,7 @@ class ExistenceCheck:
             self._failed(scope, began)
             return Verdict(passed=False, reason="unavailable", detail="the check failed")
         scope.failures = 0
-        self._remember(ids, began)
+        self._remember(ids, asker, began)
         return Verdict(passed=True)
 
     def _failed(
@@ -248,12 +255,12 @@ class ExistenceCheck:
         scope.reason, scope.blocked_at = reason, now
         scope.blocked_until = max(scope.blocked_until, now + pause)
 
-    def _remember(self, ids: Ids, began: float) -> None:
+    def _remember(self, ids: Ids, asker: str, began: float) -> None:
         """Keep a yes. It counts from when it was asked for: what changed since then may have
         changed the answer."""
-        self._recent[ids] = (began, self._clock())
+        self._recent[asker, ids] = (began, self._clock())
         if self._memory is not None:
-            writing = asyncio.create_task(_written(self._memory.put(ids, began)))
+            writing = asyncio.create_task(_written(self._memory.put(ids, asker, began)))
             self._writing.add(writing)
             writing.add_done_callback(self._writing.discard)
 

@@ -18,18 +18,19 @@ class StoredMemory:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def get(self, ids: Ids) -> float | None:
-        """When it was confirmed. One that claims to be of the future does not count."""
+    async def get(self, ids: Ids, asker: str) -> float | None:
+        """When it was confirmed. One that claims to be of the future does not count, nor one that
+        another's token was told: it may see what ours does not."""
         entry = await self._store.get(CacheEntry.key(*ids))
         now = self._store.clock()
-        if entry is None or entry.ttl <= now:
+        if entry is None or entry.ttl <= now or entry.asker not in (None, asker):
             return None
         verified_at = entry.ttl - CACHE_SECONDS
         if verified_at > now:
             return None
         return float(min(verified_at, entry.verified_at or verified_at))
 
-    async def put(self, ids: Ids, verified_at: float) -> None:
+    async def put(self, ids: Ids, asker: str, verified_at: float) -> None:
         team, user, channel = ids
         at = int(verified_at)
         entry = CacheEntry(
@@ -38,5 +39,6 @@ class StoredMemory:
             channel_id=channel,
             ttl=at + CACHE_SECONDS,
             verified_at=at,
+            asker=asker,
         )
         await self._store.put(entry)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.gate import payloads
-from waystation.gate.decisions import subject, teams_of
+from waystation.gate.decisions import organisation_of, subject, teams_of
 from waystation.gate.existence import ExistenceCheck, Refused
 from waystation.gate.payloads import Asked, Unreadable
 from waystation.gate.requests import is_signed, request_of
@@ -65,8 +65,13 @@ class SlackCheck(ExistenceCheck):
         name = secret_hash(token)
         if name not in self._owners:
             self._owners[name] = (await self._slack.whose(token)).team_id
+        owner, organisation = self._owners[name], organisation_of(team)
         team, origin = teams_of(team)
-        await self._slack.verify(self._owners[name], token, team, user, channel, origin)
+        if organisation is not None:
+            if owner not in (organisation, team):
+                raise Refused("other_team")
+            owner = organisation
+        await self._slack.verify(owner, token, team, user, channel, origin)
 
     async def close(self) -> None:
         await super().close()
@@ -145,7 +150,9 @@ class TwoKeyMiddleware:
         team = asked.team or asked.enterprise
         if team is None:
             return False
-        return (await self._check.check(*subject(asked, team))).passed
+        # An organisation that is named must be the team's own: it is checked as its owner.
+        owner = asked.enterprise or team
+        return (await self._check.check(*subject(asked, owner))).passed
 
 
 async def _whole(receive: Receive, most: int) -> bytes | None:

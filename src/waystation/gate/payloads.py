@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from email.message import Message
 from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -35,6 +36,10 @@ _TEAMS_IN_FORM = (
 )
 _APP_IN_FORM = (b"&api_app_id=", b"%22api_app_id%22%3A%22")
 _WITHOUT_EVENT = frozenset({"app_rate_limited"})
+_FIELD = re.compile(r"[a-z0-9_]{1,60}")
+_NOT_IN_EVENTS = ("command", "payload", "actions", "view", "container")
+_NOT_IN_INTERACTIONS = ("event", "command", "payload", "challenge", "authorizations")
+_EVENT_TYPES = frozenset({"event_callback", "url_verification", *_WITHOUT_EVENT})
 
 Kind = Literal["event", "interaction", "command", "challenge", "ssl_check"]
 
@@ -119,10 +124,16 @@ def _found(body: bytes, marks: tuple[bytes, ...]) -> list[str]:
 def read(body: bytes, content_type: str) -> Asked:
     """A request whose signature is good; Unreadable when it is not one of Slack's."""
     kind, is_object = _kind(content_type), body.lstrip()[:1] == b"{"
+    if not _is_utf8(content_type):
+        raise Unreadable("it is not UTF-8, as its content type says")
     if kind == _JSON and body[:1] == b"{":
         return _event(_parsed(body))
     if kind != _FORM or is_object:  # some programs go by the first character, others by the header
         raise Unreadable("it is neither JSON nor a form, as its content type says")
+    return _form(body)
+
+
+def _form(body: bytes) -> Asked:
     fields: dict[str, str] = {}
     for name, value in _fields(body):
         if name in fields:
@@ -139,6 +150,8 @@ def read(body: bytes, content_type: str) -> Asked:
     if "command" not in fields:
         raise Unreadable("it is neither an event nor an interaction nor a command")
     ids = {name: _id(fields.get(name) or None) for name in _COMMAND_IDS}
+    if ids["user_id"] is None:
+        raise Unreadable("a command has a user")
     return Asked(
         kind="command",
         type=_text(fields["command"], "command"),
@@ -154,6 +167,7 @@ _COMMAND_IDS = ("api_app_id", "team_id", "enterprise_id", "user_id", "channel_id
 
 
 def _event(given: dict[str, Any]) -> Asked:
+    _check_names(given, _NOT_IN_EVENTS)
     kind = _text(given.get("type"), "type")
     event = given.get("event")
     if (kind == "event_callback") != (event is not None):
@@ -165,35 +179,58 @@ def _event(given: dict[str, Any]) -> Asked:
         event = {"type": kind}
     if not isinstance(event, dict):
         raise Unreadable("it is not an event")
-    team, origin = _teams(given)
+    _check_names(event, ())
+    enterprise = _enterprise(given, event)
+    team, origin = _teams(given, event, enterprise)
     item, message = _object(event, "item"), _object(event, "message")
+    before, thread = _object(event, "previous_message"), _object(event, "assistant_thread")
     return Asked(
         kind="event",
         type=_text(event.get("type"), "event.type"),
-        app=_id(given.get("api_app_id")),
+        app=_id(_plain(given, "api_app_id")),
         team=team,
         origin=origin,
-        enterprise=_enterprise(given),
+        enterprise=enterprise,
         user=_same(
-            *(event.get("user"), event.get("user_id"), message.get("user")),
-            *(given.get("user"), given.get("user_id")),
+            *(
+                event.get("user"),
+                _plain(event, "user_id"),
+                message.get("user"),
+                _plain(message, "user_id"),
+            ),
+            *(before.get("user"), _plain(before, "user_id"), _plain(thread, "user_id")),
+            *(given.get("user"), _plain(given, "user_id")),
         ),
         channel=_same(
-            *(event.get("channel"), event.get("channel_id"), item.get("channel")),
-            *(given.get("channel"), given.get("channel_id")),
+            *(event.get("channel"), _plain(event, "channel_id")),
+            *(item.get("channel"), _plain(item, "channel_id")),
+            *(thread.get("channel"), _plain(thread, "channel_id")),
+            *(given.get("channel"), _plain(given, "channel_id")),
         ),
         event_id=_event_id(given.get("event_id")),
     )
 
 
-def _teams(given: dict[str, Any]) -> tuple[str | None, str | None]:
+def _teams(
+    given: dict[str, Any], event: dict[str, Any], enterprise: str | None
+) -> tuple[str | None, str | None]:
     """The team whose app got an event, and the one where it happened, if that is another. In a
     shared channel the first is named by the authorizations."""
+    places = [_plain(_authorization(given), "team_id"), _plain(given, "context_team_id")]
+    places += [
+        _plain(given, "team_id"),
+        given.get("team"),
+        event.get("team"),
+        _plain(event, "team_id"),
+    ]
+    if event.get("user_team") != enterprise:  # in an organisation it may be named instead
+        places.append(event.get("user_team"))
+    return _one_or_two(places)
+
+
+def _one_or_two(places: list[Any]) -> tuple[str | None, str | None]:
     found: list[str] = []
-    for place in (
-        *(_authorization(given).get("team_id"), given.get("context_team_id")),
-        *(given.get("team_id"), given.get("team")),
-    ):
+    for place in places:
         if place is not None and (each := _id(place)) is not None and each not in found:
             found.append(each)
     if len(found) > 2:
@@ -201,10 +238,15 @@ def _teams(given: dict[str, Any]) -> tuple[str | None, str | None]:
     return found[0] if found else None, found[1] if len(found) > 1 else None
 
 
-def _enterprise(given: dict[str, Any]) -> str | None:
+def _enterprise(given: dict[str, Any], event: dict[str, Any]) -> str | None:
     return _same(
-        *(given.get("enterprise_id"), given.get("enterprise")),
-        _authorization(given).get("enterprise_id"),
+        *(_plain(given, "enterprise_id"), given.get("enterprise")),
+        *(_plain(event, "enterprise_id"), event.get("enterprise")),
+        *(
+            _plain(_object(given, "team"), "enterprise_id"),
+            _plain(_object(event, "team"), "enterprise_id"),
+        ),
+        _plain(_authorization(given), "enterprise_id"),
     )
 
 
@@ -215,16 +257,52 @@ def _authorization(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interaction(given: dict[str, Any]) -> Asked:
-    container = _object(given, "container")
+    _check_names(given, _NOT_IN_INTERACTIONS)
+    kind = _text(given.get("type"), "type")
+    if kind in _EVENT_TYPES:
+        raise Unreadable("an event does not come in a form")
+    container, view = _object(given, "container"), _object(given, "view")
+    user = _same(given.get("user"), _plain(given, "user_id"))
+    if user is None:
+        raise Unreadable("an interaction has a user")
+    # A view may have been opened in a channel that another team shares.
+    team, origin = _one_or_two(
+        [_plain(view, "app_installed_team_id"), given.get("team"), _plain(given, "team_id")]
+    )
+    if team is None:  # as in an app of a whole organisation
+        team = _same(_plain(_object(given, "user"), "team_id"), _plain(view, "team_id"))
     return Asked(
         kind="interaction",
-        type=_text(given.get("type"), "type"),
-        app=_id(given.get("api_app_id")),
-        team=_same(given.get("team"), given.get("team_id")),
-        enterprise=_same(given.get("enterprise"), given.get("enterprise_id")),
-        user=_same(given.get("user"), given.get("user_id")),
-        channel=_same(given.get("channel"), given.get("channel_id"), container.get("channel_id")),
+        type=kind,
+        app=_id(_plain(given, "api_app_id")),
+        team=team,
+        origin=origin,
+        enterprise=_same(
+            *(given.get("enterprise"), _plain(given, "enterprise_id")),
+            _plain(_object(given, "team"), "enterprise_id"),
+        ),
+        user=user,
+        channel=_same(
+            given.get("channel"), _plain(given, "channel_id"), _plain(container, "channel_id")
+        ),
     )
+
+
+def _check_names(given: dict[str, Any], strangers: tuple[str, ...]) -> None:
+    """Refuse what belongs to another kind of request, and names that differ only in their case."""
+    for name in strangers:
+        if given.get(name) is not None:
+            raise Unreadable(f"it has a {name}, which belongs to another kind of request")
+    if len({name.lower() for name in given}) != len(given):
+        raise Unreadable("two names differ only in their case")
+
+
+def _plain(given: dict[str, Any], name: str) -> str | None:
+    """An id that stands alone where others have the whole object."""
+    found = given.get(name)
+    if found is not None and not isinstance(found, str):
+        raise Unreadable("an id is not one of Slack's")
+    return found
 
 
 def _same(*places: object) -> str | None:
@@ -279,9 +357,19 @@ def _kind(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+@lru_cache(100)
+def _is_utf8(content_type: str) -> bool:
+    """Whether a body is UTF-8, as far as its content type says."""
+    message = Message()
+    message["content-type"] = content_type
+    return str(message.get_param("charset", "utf-8")).lower() in ("utf-8", "utf8")
+
+
 def _fields(body: bytes) -> list[tuple[str, str]]:
+    if b";" in body:  # which some programs take for another &
+        raise Unreadable("its form cannot be read")
     try:
-        return parse_qsl(
+        fields = parse_qsl(
             body.decode("ascii"),
             keep_blank_values=True,
             max_num_fields=_MAX_FIELDS,
@@ -289,6 +377,9 @@ def _fields(body: bytes) -> list[tuple[str, str]]:
         )
     except ValueError:
         raise Unreadable("its form cannot be read") from None
+    if not all(_FIELD.fullmatch(name) for name, _ in fields):
+        raise Unreadable("a field has a name that Slack's have not")
+    return fields
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -8,13 +8,20 @@ answer, and all of it takes less than the three seconds that Slack waits.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from waystation.errors import NotFound, SettingsError, TooManyRequests, WaystationError
+from waystation.errors import (
+    NotFound,
+    Overloaded,
+    SettingsError,
+    TooManyRequests,
+    WaystationError,
+)
 from waystation.gate import payloads
 from waystation.gate.decisions import (
     UNREAD,
@@ -23,7 +30,6 @@ from waystation.gate.decisions import (
     asker,
     dedupe_name,
     exempt,
-    hashed,
     rate_of,
     status_of,
     subject,
@@ -40,20 +46,30 @@ from waystation.gate.workspaces import EVERY, LAST_WORDS, NO_APP, Workspaces, pu
 from waystation.patterns import LocalLimiter, Newest, SharedLimiter
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from waystation.gate.payloads import Asked
     from waystation.gate.requests import SlackRequest
     from waystation.gate.settings import GateSettings
     from waystation.gate.tables import Workspace
+    from waystation.patterns import Limit
     from waystation.seam import Offer, Parts
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 REQUEST_SECONDS = 2.7
 """For all of a request: Slack waits for three seconds, and the way there takes time too."""
+
+KEY_SECONDS = 1.9
+"""From the beginning of a request until Slack has confirmed it; the rest is for writing it down."""
 
 _MOST_PASSED = 50_000
 _MOST_DOUBTS = 1_000
 _DOUBT_SECONDS = 60.0
+_PURGED_LATELY_SECONDS = 2.0
+_RELEASE_SECONDS = 0.2
 
 
 class Gate:
@@ -78,6 +94,9 @@ class Gate:
         self._doubts: Newest[str, float] = Newest(_MOST_DOUBTS)
         self._limiter = LocalLimiter(parts.store.clock)
         self._shared = parts.settings.store.startswith("dynamodb")
+        self._asking = asyncio.Lock()
+        self._releasing: set[asyncio.Task[None]] = set()
+        self._log_key = parts.vault.key("gate logs")
 
     # A request
 
@@ -86,8 +105,9 @@ class Gate:
         workspace: Workspace | None = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
+                ends = asyncio.get_running_loop().time() + KEY_SECONDS
                 workspace = await self._first_key(request)
-                answer = await self._admit(request, workspace)
+                answer = await self._admit(request, workspace, ends)
         except No as no:
             return self._refusal(no, no.owner or workspace)
         except TimeoutError:
@@ -133,8 +153,10 @@ class Gate:
         same_app = workspace.app_id != NO_APP and workspace.app_id == app
         return self.signing_secret if workspace.operator or same_app else None
 
-    async def _admit(self, request: SlackRequest, workspace: Workspace | None) -> bytes:
-        """The answer to a request whose signature is good."""
+    async def _admit(
+        self, request: SlackRequest, workspace: Workspace | None, ends: float
+    ) -> bytes:
+        """The answer to a request whose signature is good. Slack has until `ends` to confirm it."""
         asked = await _read(request)
         if asked.kind == "challenge":
             return msgspec.json.encode({"challenge": asked.challenge})
@@ -144,24 +166,33 @@ class Gate:
             raise No("unknown_workspace", asked=asked)
         if workspace.app_id not in (NO_APP, asked.app or workspace.app_id):
             raise No("other_app", "it is from another app than the token", asked=asked)
-        await self._check_named(asked, workspace)
+        await _in_time(ends, asked, self._check_named(asked, workspace))
         if workspace.source_id is None:
             raise No("no_source", "the workspace has no source_id", asked=asked)
         name = dedupe_name(asked, request, workspace)
         if name in self._passed:
             return b""
-        if asked.type in LAST_WORDS and asked.kind == "event":
-            await self.workspaces.purge(workspace)
+        await self._heed_last_words(asked, workspace)
         await self._check_whitelist(asked, workspace)
-        if await self._second_key(asked, workspace, name):
+        if await _in_time(ends, asked, self._second_key(asked, workspace, name)):
             return b""
         await self._check_rate(asked, workspace)
         try:
-            await self._give(request, asked, workspace, name)
+            new = await self._give(request, asked, workspace, name)
         except BaseException:
             await self._uncount(asked, workspace)  # Slack will try again
             raise
+        if not new:
+            await self._uncount(asked, workspace)  # another process has counted it
         return b""
+
+    async def _heed_last_words(self, asked: Asked, workspace: Workspace) -> None:
+        """Forget what a token was told that is worth nothing any more, once in a while: one who has
+        only the first key can say so, too."""
+        last = asked.kind == "event" and asked.type in LAST_WORDS
+        lately = self.store.clock() - workspace.purged_at < _PURGED_LATELY_SECONDS
+        if last and asked.user is None and asked.channel is None and not lately:
+            await self.workspaces.purge(workspace)
 
     async def _check_named(self, asked: Asked, workspace: Workspace) -> None:
         """The team and the organisation that a request names must be the workspace's own. Which
@@ -179,15 +210,19 @@ class Gate:
 
     async def _has_joined(self, workspace: Workspace, enterprise: str) -> bool:
         """Slack is asked once a minute at most whether a team has moved."""
-        now, key = self.store.clock(), f"{workspace.team_id} {workspace.app_id}"
-        if now - self._doubts.get(key, 0.0) < _DOUBT_SECONDS:
-            return False
-        self._doubts[key] = now
-        try:
-            return await self.workspaces.joined(workspace, enterprise)
-        except (Refused, Unavailable, SettingsError) as error:
-            log.info("whether a team has moved is not known: %s", error)
-            return False
+        key = asker(workspace)
+        async with self._asking:  # those who come at the same time wait for the answer
+            if self.store.clock() - self._doubts.get(key, 0.0) < _DOUBT_SECONDS:
+                known = await self.workspaces.find(workspace.team_id)
+                return (workspace.app_id, enterprise) in {
+                    (each.app_id, each.enterprise_id) for each in known
+                }
+            self._doubts[key] = self.store.clock()
+            try:
+                return await self.workspaces.joined(workspace, enterprise)
+            except (Refused, Unavailable, SettingsError) as error:
+                log.info("whether a team has moved is not known: %s", error)
+                return False
 
     async def _check_whitelist(self, asked: Asked, workspace: Workspace) -> None:
         allowed = await self.workspaces.whitelist(workspace.user_id)
@@ -212,7 +247,7 @@ class Gate:
             raise No("no_ids", "it names no team, user or channel", asked=asked)
         ids = subject(asked, workspace.team_id)
         since = purged_at(workspace, *ids[1:])
-        if await self.existence.known(*ids, since=since):
+        if await self.existence.known(*ids, since=since, asker=asker(workspace)):
             self.metrics.hits.inc()
             return False
         if await self._handed_over(workspace, name):
@@ -244,7 +279,7 @@ class Gate:
             team, origin = teams_of(first)
             await self.slack.verify(workspace.team_id, token, team, user, channel, origin)
 
-        return await existence.check(*ids, since=since, asker=asker(workspace), verify=verify)
+        return await existence.ask(*ids, since=since, asker=asker(workspace), verify=verify)
 
     async def _handed_over(self, workspace: Workspace, name: str) -> bool:
         """Whether another process, or this one before a restart, has let the same request pass."""
@@ -257,30 +292,44 @@ class Gate:
     # Through the gate
 
     async def _check_rate(self, asked: Asked, workspace: Workspace) -> None:
-        if asked.user is None:
+        if not _is_counted(asked, workspace):
             return
         key, limit = rate_of(asked, workspace)
         try:
             self._limiter.take(key, limit)
             if self._shared:
-                await SharedLimiter(self.store, "gate", limit).take(key)
+                try:
+                    await SharedLimiter(self.store, "gate", limit).take(key)
+                except BaseException:
+                    self._limiter.give_back(key, limit)
+                    raise
+        except Overloaded:
+            raise No("failed", "too many at the same time", asked=asked) from None
         except TooManyRequests as error:
             detail = f"more than {limit.count} in {limit.seconds:g} seconds"
             raise No("rate_limited", detail, asked=asked, wait=error.retry_after) from None
 
     async def _uncount(self, asked: Asked, workspace: Workspace) -> None:
-        if asked.user is None:
+        """It goes on by itself if it takes long: there may be no time left."""
+        if not _is_counted(asked, workspace):
             return
         key, limit = rate_of(asked, workspace)
         self._limiter.give_back(key, limit)
         if self._shared:
-            with suppress(WaystationError):
-                await SharedLimiter(self.store, "gate", limit).give_back(key)
+            task = asyncio.create_task(self._release(key, limit))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
+            await asyncio.wait({task}, timeout=_RELEASE_SECONDS)
+
+    async def _release(self, key: str, limit: Limit) -> None:
+        with suppress(WaystationError):
+            await SharedLimiter(self.store, "gate", limit).give_back(key)
 
     async def _give(
         self, request: SlackRequest, asked: Asked, workspace: Workspace, name: str
-    ) -> None:
-        """Give it to the relay, which takes the same event once however often it comes."""
+    ) -> bool:
+        """Give it to the relay, which takes the same event once however often it comes. Whether it
+        was new."""
         headers = {
             "content-type": request.content_type,
             "x-slack-request-timestamp": request.timestamp,
@@ -288,7 +337,7 @@ class Gate:
             "x-slack-retry-reason": request.retry_reason,
         }
         try:
-            await self._hand_over(
+            receipt = await self._hand_over(
                 workspace.user_id,
                 workspace.source_id,
                 request.body,
@@ -305,6 +354,7 @@ class Gate:
             log.warning("the relay did not take an event: %s", error)
             raise No("relay_unavailable", "it could not be written down", asked=asked) from None
         self._passed[name] = None
+        return bool(receipt.status != "duplicate")
 
     def _refusal(self, no: No, workspace: Workspace | None) -> Decision:
         self.metrics.checks.labels("refused", no.reason).inc()
@@ -312,13 +362,17 @@ class Gate:
         log.info(
             "gate: refused, %s (team %s, user %s, channel %s)",
             no.reason,
-            *(hashed(each) for each in (asked.team, asked.user, asked.channel)),
+            *(self._hashed(each) for each in (asked.team, asked.user, asked.channel)),
         )
         if workspace is not None:
             self.records.add(
                 workspace.user_id, workspace.team_id, "refused", no.reason, no.detail, no.asked
             )
         return Decision(status_of(no.reason), reason=no.reason, retry_after=no.wait)
+
+    def _hashed(self, id_: str | None) -> str:
+        """An id as logs have it."""
+        return hmac.digest(self._log_key, id_.encode(), "sha256").hex()[:12] if id_ else "-"
 
     # For the owner
 
@@ -353,7 +407,22 @@ class Gate:
 
     async def close(self) -> None:
         await self.existence.close()
+        await asyncio.gather(*self._releasing)
         await self.records.finish()
+
+
+async def _in_time(ends: float, asked: Asked, work: Coroutine[Any, Any, T]) -> T:
+    """What needs Slack's answer: without one by then, it is a no."""
+    try:
+        async with asyncio.timeout_at(ends):
+            return await work
+    except TimeoutError:
+        raise No("unavailable", "no answer in time", asked=asked) from None
+
+
+def _is_counted(asked: Asked, workspace: Workspace) -> bool:
+    """What passes with one key has a limit as if it all were one user's."""
+    return asked.user is not None or exempt(asked, workspace)
 
 
 async def _read(request: SlackRequest) -> Asked:

@@ -163,7 +163,10 @@ class SlackApi:
 
     async def alive(self) -> bool:
         reply = await self._outbound.request("POST", f"{self._url}/api.test", seconds=5.0)
-        return reply.ok
+        try:
+            return reply.ok and msgspec.json.decode(reply.body, type=_Answer).ok
+        except (msgspec.MsgspecError, ValueError):
+            return False
 
     async def verify(
         self, owner: str, token: str, team: str, user: str, channel: str, origin: str | None = None

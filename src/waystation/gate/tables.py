@@ -30,13 +30,15 @@ class CacheEntry(
     key_only=("team_id", "user_id", "channel_id"),
     kw_only=True,
 ):
-    """That a team, user and channel exist. `ttl` is when to ask again."""
+    """That a team, user and channel exist. `ttl` is when to ask again, `asker` whose token was told
+    so; other services do not say it."""
 
     team_id: str
     user_id: str
     channel_id: str
     ttl: int
     verified_at: int | None = None
+    asker: str | None = None
 
 
 class Workspace(

@@ -104,7 +104,10 @@ class Workspaces:
         """Claim a workspace, or change one's own."""
         if not is_slack_id(team_id) or team_id[0] not in "TE":
             raise InvalidInput("team_id", "must be the id of a team (T…) or an organisation (E…)")
-        current = await self._own(user_id, team_id)
+        known = await self._read(team_id)
+        current = next((each for each in known if each.user_id == user_id), None)
+        if current is None and len(known) >= _MOST_PER_TEAM:
+            raise Conflict(f"a team has at most {_MOST_PER_TEAM} apps here")
         if current is None and not given.bot_token:
             raise InvalidInput("bot_token", "a new workspace needs the bot token that proves it")
         proof = await self._proof(given.bot_token, team_id) if given.bot_token else None
@@ -183,6 +186,8 @@ class Workspaces:
             ) from None
         if identity.team_id != team_id:
             raise InvalidInput("bot_token", "it belongs to another team")
+        if not identity.bot_id:
+            raise InvalidInput("bot_token", "it is a user's token, not a bot's")
         return _Proof(identity, _id_or(app_id, NO_APP))
 
     async def get(self, user_id: str, team_id: str) -> Workspace:

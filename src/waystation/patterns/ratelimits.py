@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.errors import ConditionFailed, TooManyRequests
+from waystation.errors import ConditionFailed, Overloaded, TooManyRequests
 from waystation.ids import secret_hash
 from waystation.patterns.bounded import Newest
 from waystation.store import Item, Table
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SLICES = 60
 _MAX_KEYS = 100_000
 _MOST_SENDERS = 10_000
-_TRIES = 12
+_TRIES = 40
 
 limits = Table("waystation-limits", pk="pk", ttl="expires_at")
 
@@ -126,10 +126,10 @@ class SharedLimiter:
                 await self._store.put(window)
             except ConditionFailed:
                 # Somebody else counted at the same moment: look again.
-                await asyncio.sleep(random.random() * 0.005 * attempt)  # noqa: S311 - jitter
+                await asyncio.sleep(random.random() * 0.01 * attempt)  # noqa: S311 - jitter
             else:
                 return
-        raise TooManyRequests("too many at the same time", retry_after=1.0)
+        raise Overloaded("too many at the same time", retry_after=1.0)
 
 
 def _count(used: dict[int, int], limit: Limit, now: float) -> None:
