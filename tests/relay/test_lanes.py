@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from tests.relay.hub import hub_at
 from tests.support.faults import Faults, relay_on
@@ -15,6 +16,8 @@ from waystation.relay.tables import Connection, Delivery, Owner
 from waystation.store import Page
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
     from tests.relay.hub import Hub
@@ -280,3 +283,42 @@ async def test_a_delivery_that_an_index_shows_late_is_not_forgotten(
                 await asyncio.sleep(0.005)
         await hub.settle()
         assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
+
+
+async def test_a_rate_limit_holds_for_all_processes_together(
+    clock: ManualClock, receiver: Receiver, tmp_path: Path
+) -> None:
+    file = f"sqlite:///{tmp_path}/way.db"
+    async with hub_at(clock, store=file) as one, hub_at(clock, store=file) as other:
+        source = await one.source()
+        await one.connect(source, receiver.url, rate_limit={"count": 5, "seconds": 60})
+        for hub in (one, other) * 15:
+            await hub.send(source)
+        for hub in (one, other) * 3:
+            await hub.settle()
+        assert len(receiver.got) == 5
+        clock.advance(62)
+        for hub in (one, other) * 3:
+            await hub.settle()
+        assert len(receiver.got) == 10
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "rests"),
+    [(503, "30", 30), (429, "86400", 600), (502, None, 5), (503, None, 0)],
+)
+async def test_an_endpoint_rests_for_as_long_as_it_asks_and_no_longer_than_ten_minutes(
+    hub: Hub, receiver: Receiver, status: int, asked: str | None, rests: int
+) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    headers = {} if asked is None else {"Retry-After": asked}
+    receiver.answers = [Reaction(status, b"", headers)]
+    await hub.sent(source)
+    await hub.sent(source)
+    assert len(receiver.got) == (1 if rests else 2)
+    if rests:
+        await hub.later(rests - 1)
+        assert len(receiver.got) == 1
+        await hub.later(2)
+        assert len(receiver.got) >= 2

@@ -3,6 +3,7 @@ opened."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -226,3 +227,39 @@ async def test_our_query_is_not_sent_to_where_somebody_else_points(
     await hub.runtime.store.update(key, elsewhere, when=exists())
     await hub.sent(source)
     assert [(got.path, got.query) for got in receiver.got] == [("/new", "x=1")]
+
+
+@pytest.mark.parametrize("answer", [b"NOT HTTP hello\r\n\r\n", b"", b"HTTP/1.1 999999 x\r\n\r\n"])
+async def test_an_endpoint_that_speaks_nonsense_makes_us_write_down_no_secret(
+    hub: Hub, answer: bytes
+) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        source = await hub.source()
+        await hub.connect(source, f"http://127.0.0.1:{port}/x?api_key=HUSHHUSH")
+        event = await hub.event(await hub.sent(source, rest="?token=HUSHQUERY"))
+    [delivery] = event["deliveries"]
+    assert delivery["status"] == "retrying"
+    assert delivery["error"]
+    assert "HUSH" not in str(delivery)
+
+
+async def test_a_refused_connection_does_not_show_the_address(hub: Hub) -> None:
+    source = await hub.source()
+    await hub.connect(source, "http://localhost:1/")
+    event = await hub.event(await hub.sent(source))
+    [delivery] = event["deliveries"]
+    assert delivery["error"] == "no connection: Connection refused"
+
+
+async def test_a_short_query_hides_no_content_type(hub: Hub) -> None:
+    source = await hub.source()
+    event = await hub.event(await hub.sent(source, rest="?json"))
+    assert event["content_type"] == "application/json"

@@ -81,6 +81,16 @@ async def test_two_sources_connected_to_each_other_do_not_multiply(hub: Hub) -> 
     assert counts == [2, 1]
 
 
+async def test_an_event_comes_through_ten_sources_and_no_more(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    for hops, status in ((9, "delivered"), (10, "failed"), (1_000, "failed")):
+        trail = ",".join(f"{n:012d}" for n in range(hops))
+        event_id = await hub.sent(source, headers={"X-Waystation-Trail": trail})
+        assert (await hub.statuses(event_id)) == [status, status]
+    assert len(receiver.got) == 1
+
+
 async def test_a_chain_of_sources_is_no_loop(hub: Hub, receiver: Receiver) -> None:
     chain = [await hub.source() for _ in range(5)]
     for here, there in pairwise(chain):
@@ -209,7 +219,18 @@ async def test_forgers_are_throttled_by_where_they_are(hub: Hub) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["0", "127.1", "2130706433", "0x7f.1", "0x7f000001", "0177.0.0.1", "①②⑦.0.0.1", "127.0.0.1."],
+    [
+        "0",
+        "127.1",
+        "2130706433",
+        "0x7f.1",
+        "0x7f000001",
+        "0177.0.0.1",
+        "①②⑦.0.0.1",
+        "127.0.0.1.",
+        "127。0。0。1",
+        "127%2e1",
+    ],
 )
 async def test_numbers_that_are_no_plain_address_are_refused_at_once(hub: Hub, host: str) -> None:
     source = await hub.source()

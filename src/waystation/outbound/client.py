@@ -6,6 +6,7 @@ Redirects are answers like any other. Of a body no more is read than was asked f
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,8 @@ _BODY_SECONDS = 5.0
 _MOST_SOCKETS = 1_000
 _MOST_READ = 64 * 1024
 _MOST_INTERIM = 10
+_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
+"""Headers that say where a request ends and who gets it: no caller has a say in them."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -94,10 +97,11 @@ class Outbound:
         begun = time.perf_counter()
         status, content, whole, error = 0, b"", False, None
         reply_headers: Mapping[str, str] = {}
+        given = {n: v for n, v in (headers or {}).items() if n.lower() not in _OURS}
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
         try:
             async with self._opened().request(
-                method, url, data=body, headers=headers, timeout=limit, allow_redirects=False
+                method, url, data=body, headers=given, timeout=limit, allow_redirects=False
             ) as response:
                 status, reply_headers = response.status, response.headers
                 content, whole = await _beginning(response, most)
@@ -159,5 +163,13 @@ def _explained(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         return "the TLS connection failed"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection: {error.strerror or type(error.os_error).__name__}"
-    return f"{type(error).__name__}: {error}"[:300]
+        code = error.os_error.errno  # its own text has the address in it
+        return f"no connection: {os.strerror(code) if code else type(error.os_error).__name__}"
+    if isinstance(error, aiohttp.InvalidURL):
+        return "the URL cannot be used"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "the answer is not valid HTTP"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed without an answer"
+    # Never its text: that may have the whole URL in it.
+    return f"the request failed: {type(error).__name__}"

@@ -44,6 +44,9 @@ _NEVER = [
 """Beside what Python calls private: shared, local, translated and tunnelled addresses."""
 
 _NUMBER = re.compile(r"(?i)\d+|0x[0-9a-f]*")
+_DOTS = str.maketrans("\u3002\uff61", "..")
+"""Other scripts' full stops, which separate the parts of a name, too."""
+
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -91,13 +94,16 @@ class Guard:
             raise InvalidInput(field, "must not have a fragment: it would never be sent")
         if parts.username is not None or parts.password is not None:
             raise InvalidInput(field, "must not have a user name or password: use a header instead")
-        if _is_odd_number(host):
+        plain = _plain_name(host)
+        if "%" in host and not _is_literal(host):
+            raise InvalidInput(field, "must not have a host with percent signs")
+        if _is_odd_number(host) or (plain != host and _is_literal(plain)):
             raise InvalidInput(
                 field, "must name its host, or have a plain address such as 192.0.2.1"
             )
         if _is_literal(host) and not self.permits(host):
             raise InvalidInput(field, "must not be a private address")
-        if host.rstrip(".").lower() in ("localhost", "ip6-localhost") and not self.permits(
+        if plain.rstrip(".").lower() in ("localhost", "ip6-localhost") and not self.permits(
             "127.0.0.1"
         ):
             raise InvalidInput(field, "must not be a private address")
@@ -118,11 +124,16 @@ def _plain(address: Address) -> Address:
 def _is_odd_number(host: str) -> bool:
     """Whether a host is an address in one of the spellings that only some programs understand:
     `127.1`, `2130706433`, `0x7f.1`, and digits of other scripts."""
-    plain = unicodedata.normalize("NFKC", host).rstrip(".")
+    plain = _plain_name(host).rstrip(".")
     last = plain.rpartition(".")[2]
     if not _NUMBER.fullmatch(last):
         return False
     return plain != host or not _is_literal(plain)
+
+
+def _plain_name(host: str) -> str:
+    """A host as it is once programs have made ASCII of it."""
+    return unicodedata.normalize("NFKC", host).translate(_DOTS)
 
 
 def _is_literal(host: str) -> bool:

@@ -7,12 +7,16 @@ after a while, unless its status shows by then that the other service is at it.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from waystation.errors import ConditionFailed
 from waystation.relay.service import EventRef
+from waystation.relay.states import set_by_others, unchanged
 from waystation.relay.tables import Event
+from waystation.store import attr, key_of, set_to
 
 if TYPE_CHECKING:
     from waystation.relay.service import Relay
@@ -34,10 +38,21 @@ class Adoption:
     async def notice(self, change: Change) -> None:
         """See to it that somebody looks at an event which another service has written."""
         event = change.new
-        if isinstance(event, Event) and _untouched(event):
+        if not isinstance(event, Event):
+            return
+        before = change.old.status if isinstance(change.old, Event) else None
+        if event.status != before and set_by_others(event):
+            await self._follow_status(event)
+        if _untouched(event):
             ref = EventRef(event.source_id, event.received_at, event.event_id)
             name = msgspec.json.encode(ref).decode()
             await self._relay.timers.ensure(name, self._relay.timers.now() + GRACE_MS)
+
+    async def _follow_status(self, event: Event) -> None:
+        """Have an event listed by the status that another service has given it."""
+        with suppress(ConditionFailed):  # it has changed again
+            same = (attr("status") == event.status) & unchanged(event)
+            await self._relay.store.update(key_of(event), set_to("status", event.status), when=same)
 
     async def due(self, name: str) -> Event | None:
         """The event that a timer is for, if it has been left to us."""

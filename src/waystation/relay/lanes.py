@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.errors import TooManyRequests
-from waystation.patterns import Limit, LocalLimiter
 from waystation.relay.connections import RateLimit
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ class Lane:
         return self.failures >= BREAK_AFTER
 
     def room(self, connection: Connection) -> int:
-        return (1 if self.broken else connection.concurrency) - self.running
+        return (1 if self.broken else max(1, connection.concurrency)) - self.running
 
 
 class Lanes:
@@ -58,7 +56,6 @@ class Lanes:
         self.most = most
         self._by_account: Counter[str] = Counter()
         self._lanes: dict[str, Lane] = {}
-        self._limiter = LocalLimiter(clock)
         self.running = 0
 
     def of(self, connection: Connection) -> Lane:
@@ -94,18 +91,16 @@ class Lanes:
             return False
         if lane.room(connection) <= 0:
             return False
-        if connection.rate_limit is not None:
-            limit = _stored_limit(connection.rate_limit)
-            try:
-                self._limiter.take(connection.connection_id, Limit(limit.count, limit.seconds))
-            except TooManyRequests as refused:
-                lane.blocked_until = now + refused.retry_after
-                return False
         lane.running += 1
         self.running += 1
         lane.user_id = connection.user_id
         self._by_account[connection.user_id] += 1
         return True
+
+    def block(self, connection: Connection, seconds: float) -> None:
+        """Let a lane rest: its limit is used up."""
+        lane = self.of(connection)
+        lane.blocked_until = max(lane.blocked_until, self._clock() + seconds)
 
     def _has_share(self, user_id: str) -> bool:
         """Whether an account may have one more place. No account has more than there are free: one
@@ -162,7 +157,7 @@ class Lanes:
 
 
 @lru_cache(maxsize=1024)
-def _stored_limit(text: str) -> RateLimit:
+def stored_limit(text: str) -> RateLimit:
     """A connection's limit; one a second where another service wrote what we cannot read."""
     try:
         return msgspec.json.decode(text, type=RateLimit)

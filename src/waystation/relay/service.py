@@ -215,7 +215,7 @@ class Relay:
             sealed=sealed,
             path=webhook.path or None,
             source_ip=sender,
-            content_type=headers.get("content-type"),
+            content_type=webhook.headers.get("content-type"),
             method=webhook.method,
             received_at=int(now * 1000),
             expires_at=int(now) + (known.limits.retention if known.limits else 90 * 86_400),

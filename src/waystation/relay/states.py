@@ -21,7 +21,7 @@ _KEPT_SECONDS = 90 * 86_400
 
 Outcomes = dict[str, DeliveryStatus]
 
-_headers = msgspec.json.Decoder(dict[str, str])
+_headers = msgspec.json.Decoder(dict[str, str | list[str] | int | float | bool | None])
 _outcomes = msgspec.json.Decoder(Outcomes)
 _encode = msgspec.json.Encoder().encode
 
@@ -93,13 +93,21 @@ def own_event(source_id: str, user_id: str, kind: str, data: object, now: float)
     )
 
 
+def _header_text(value: object) -> str:
+    """A header's value, in whatever form another service has kept it."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
 def webhook_of(event: Event, keyring: Keyring) -> Webhook:
     """An event as it came; SettingsError when its sealed part cannot be opened."""
     sealed = keyring.confidential(event)
     try:
-        headers = _headers.decode(event.headers)
-    except msgspec.DecodeError:  # written by somebody else
-        headers = {}
+        stored = _headers.decode(event.headers)
+    except (msgspec.MsgspecError, ValueError):  # written by somebody else
+        stored = {}
+    headers = {name.lower(): _header_text(value) for name, value in stored.items()}
     return Webhook(
         event.content,
         headers | sealed.headers,

@@ -10,13 +10,20 @@ somebody must look at a source, a connection or a replay again.
 
 from __future__ import annotations
 
-from typing import Literal
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from waystation.accounts import main
 from waystation.queues import QueueSpec
 from waystation.store import Index, Item, Table
+
+if TYPE_CHECKING:
+    from waystation.store import RawItem
+
+_KEPT_SECONDS = 90 * 86_400
+_COUNTERS = ("eventCount", "minuteCount", "failureStreak", "deliveryCount", "failureCount")
 
 Status = Literal["active", "paused", "deleted"]
 EventStatus = Literal["received", "processing", "filtered", "delivered", "retrying", "failed"]
@@ -36,12 +43,33 @@ events = Table(
 )
 
 
+def _paused(raw: RawItem, wrong: frozenset[str]) -> dict[str, Any]:
+    """Another service's source or connection. With a status that we do not know it gets nothing,
+    and says why."""
+    if "status" in wrong:
+        reason = f"another service gave it the status {str(raw.get('status'))[:50]!r}"
+    elif uncountable := [n for n in _COUNTERS if not isinstance(raw.get(n, 0), int | Decimal)]:
+        reason = f"another service wrote a {uncountable[0]} that is not a number"
+    else:
+        return {}
+    return {"status": "paused", "disabledReason": reason}
+
+
+def _event(raw: RawItem, wrong: frozenset[str]) -> dict[str, Any]:
+    """Another service's event, as far as it can be told."""
+    received = int(str(raw["SK"]).split("#")[1])
+    found: dict[str, Any] = {"method": "POST", "headers": "{}"}
+    found |= {"receivedAt": received, "expiresAt": received // 1000 + _KEPT_SECONDS}
+    return {name: value for name, value in found.items() if name in wrong}
+
+
 class Source(
     Item,
     table=main,
     pk="USER#{user_id}",
     sk="SRC#{source_id}",
     indexes={"GSI3": ("SRCID#{source_id}", "SOURCE")},
+    mend=_paused,
     rename="camel",
     kw_only=True,
 ):
@@ -67,7 +95,13 @@ class Source(
 
 
 class Connection(
-    Item, table=main, pk="SRC#{source_id}", sk="CONN#{connection_id}", rename="camel", kw_only=True
+    Item,
+    table=main,
+    pk="SRC#{source_id}",
+    sk="CONN#{connection_id}",
+    mend=_paused,
+    rename="camel",
+    kw_only=True,
 ):
     """Where a source's webhooks go: to a URL, or to an inbox.
 
@@ -121,6 +155,7 @@ class Event(
         "GSI2": ("TODO#{todo}", "{received_at:013d}#{event_id}"),
         "GSI3": ("BY#{source_id}#{status}", "{received_at:013d}#{event_id}"),
     },
+    mend=_event,
     rename="camel",
     kw_only=True,
 ):

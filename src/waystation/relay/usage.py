@@ -57,7 +57,8 @@ def source_tally(known: Known, now: float) -> Tally:
     limit, minute = _per_minute(known), int(now // 60)
 
     def within(adds: dict[str, int]) -> Condition:
-        active = exists() & (attr("status") == "active")
+        status = attr("status")  # which another service may have left out
+        active = exists() & (status.absent() | (status == "active"))
         if limit is None:
             return active
         current = attr("minute").between(minute, minute + SKEW_MINUTES)

@@ -12,12 +12,13 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from waystation.errors import WaystationError
+from waystation.errors import TooManyRequests, WaystationError
 from waystation.ids import nanoid
-from waystation.patterns import RESCUE_MS, TimedWork, guarded
+from waystation.patterns import RESCUE_MS, Limit, SharedLimiter, TimedWork, guarded
 from waystation.relay.adoption import MARK, Adoption
 from waystation.relay.alerts import Alerts
 from waystation.relay.dispatch import CLAIM_MS
+from waystation.relay.lanes import stored_limit
 from waystation.relay.replays import Replays
 from waystation.relay.retries import seconds_asked
 from waystation.relay.service import EventRef
@@ -247,6 +248,9 @@ class Worker:
         for delivery in due:
             if not lanes.reserve(connection):
                 break
+            if not await self._is_within_rate(connection):
+                lanes.release(connection.connection_id)
+                break
             chosen.append(delivery)
         claims = [self._claim(delivery) for delivery in chosen]
         for delivery, ours in zip(chosen, await asyncio.gather(*claims), strict=True):
@@ -254,8 +258,28 @@ class Worker:
                 self.timed.spawn(self._attempt(delivery, None))
             else:
                 lanes.release(connection.connection_id)
+                if (window := self._rate(connection)) is not None:
+                    await window.give_back(connection.connection_id)
                 await asyncio.sleep(0.01)  # the index may take a moment to forget it
         return len(chosen)
+
+    async def _is_within_rate(self, connection: Connection) -> bool:
+        """Whether all processes together may send one more now."""
+        window = self._rate(connection)
+        if window is None:
+            return True
+        try:
+            await window.take(connection.connection_id)
+        except TooManyRequests as refused:
+            self._relay.lanes.block(connection, refused.retry_after)
+            return False
+        return True
+
+    def _rate(self, connection: Connection) -> SharedLimiter | None:
+        if connection.rate_limit is None:
+            return None
+        limit = stored_limit(connection.rate_limit)
+        return SharedLimiter(self._store, "relay-rate", Limit(limit.count, limit.seconds))
 
     async def _claim(self, delivery: Delivery) -> bool:
         """Claim a delivery for this process, unless another has been quicker."""

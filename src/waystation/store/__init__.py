@@ -32,6 +32,7 @@ from waystation.store.updates import (
     set_or_remove,
     set_to,
 )
+from waystation.store.values import RawItem
 
 __all__ = [
     "Action",
@@ -57,6 +58,7 @@ __all__ = [
     "Page",
     "Put",
     "Query",
+    "RawItem",
     "Store",
     "StoreError",
     "Table",

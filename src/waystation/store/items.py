@@ -13,6 +13,7 @@ from waystation.store.spec import Key, Spec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from waystation.store.foreign import Mend
     from waystation.store.queries import Query
     from waystation.store.tables import Table
 
@@ -35,11 +36,12 @@ class _ItemMeta(msgspec.StructMeta):
         indexes: Mapping[str, tuple[str, str] | str] | None = None,
         key_only: tuple[str, ...] = (),
         version: str | None = None,
+        mend: Mend | None = None,
         **struct_options: Any,
     ) -> _ItemMeta:
         cls = super().__new__(mcls, name, bases, namespace, **struct_options)
         if table is not None and pk is not None:
-            spec = Spec(cls, table, pk, sk, indexes or {}, key_only, version)  # type: ignore[arg-type]
+            spec = Spec(cls, table, pk, sk, indexes or {}, key_only, version, mend)  # type: ignore[arg-type]
             cls.spec = spec  # type: ignore[attr-defined]
             table.specs.append(spec)
         elif table is not None or pk is not None:
@@ -58,7 +60,7 @@ class Item(msgspec.Struct, metaclass=_ItemMeta, gc=False):
 
     Fields that are None are not stored. `key_only` fields are stored nowhere but in the key.
     `version` names an int field that makes every put conditional on nobody else having written
-    the item since it was read.
+    the item since it was read. `mend` makes sense of rows that other services have written.
     """
 
     spec: ClassVar[Spec]

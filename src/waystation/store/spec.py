@@ -11,6 +11,7 @@ import msgspec
 
 from waystation.errors import DeclarationError, InvalidRequest, UnreadableItem
 from waystation.store import values
+from waystation.store.foreign import mended
 from waystation.store.packing import Packing
 from waystation.store.templates import (
     MAX_PARTITION_BYTES,
@@ -23,6 +24,7 @@ from waystation.store.templates import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from waystation.store.foreign import Mend
     from waystation.store.items import Item
     from waystation.store.tables import Index, Table
     from waystation.store.values import RawItem
@@ -107,8 +109,10 @@ class Spec:
         indexes: Mapping[str, tuple[str, str] | str],
         key_only: tuple[str, ...],
         version: str | None,
+        mend: Mend | None = None,
     ) -> None:
         self.item = item
+        self._mend = mend
         self.table = table
         self.pk = Template(pk)
         self.sk = None if sk is None else Template(sk)
@@ -226,7 +230,7 @@ class Spec:
             if value is not None and name is not None:
                 raw[name] = self._normalised(name, value)
         try:
-            self.decode(raw)
+            self.decode(raw, strict=True)
         except UnreadableItem as error:
             raise InvalidRequest(str(error), field=self._blamed(str(error))) from None
         return raw
@@ -243,18 +247,26 @@ class Spec:
             error.field = error.field or next(f for f, n in self.names.items() if n == name)
             raise
 
-    def decode(self, raw: RawItem) -> Item:
-        """A stored item as its type."""
+    def decode(self, raw: RawItem, *, strict: bool = False) -> Item:
+        """A stored item as its type. Where it is not `strict`, other services' rows are mended."""
         try:
             if self.key_only or not self._key_names <= raw.keys():
                 sk = None if self.table.sk is None else raw[self.table.sk.name]
                 parts = self.key_parts(raw[self.table.pk.name], sk)
                 raw = {**{self._encoded[field]: value for field, value in parts.items()}, **raw}
-            return msgspec.convert(raw, self.item)
+            return msgspec.convert(raw, self.item) if strict else self._converted(raw)
         except msgspec.ValidationError as error:
             where = [raw.get(key.name) for key in (self.table.pk, self.table.sk) if key]
             name = self.item.__name__
             raise UnreadableItem(f"{name} at {where} in {self.table.name}: {error}") from None
+
+    def _converted(self, raw: RawItem) -> Item:
+        try:
+            return msgspec.convert(raw, self.item)
+        except msgspec.ValidationError:
+            if self._mend is None:
+                raise
+            return msgspec.convert(mended(self.item, raw, self._mend), self.item)
 
     def key_parts(self, pk: KeyValue, sk: KeyValue | None) -> dict[str, object]:
         """The fields that a key is made of; UnreadableItem when it is not one of this type's."""

@@ -97,7 +97,7 @@ class Rules:
     def _decisions(
         self, event: Event, connections: Sequence[Connection], budget: Budget
     ) -> list[Decision]:
-        if TRAIL not in event.headers and not any(c.filters for c in connections):
+        if TRAIL not in event.headers.lower() and not any(c.filters for c in connections):
             return [("pending", None)] * len(connections)  # most often
         try:
             webhook = webhook_of(event, self._keyring)
