@@ -18,6 +18,9 @@ _TO_BASE36 = (_BASE36 * 8)[:256]
 """Some digits are a little likelier than others: these ids are unique, not secret."""
 _TIME_DIGITS = 9
 _RANDOM_DIGITS = 12
+_MOMENT_DIGITS = 8
+_COUNT_DIGITS = 4
+_NOISE_DIGITS = 8
 _POOL_BYTES = 4096
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
@@ -74,13 +77,40 @@ def sortable_id(now: float) -> str:
     return _time_digits(int(now * 1000)) + noise
 
 
+class OrderedIds:
+    """Ids that sort by the millisecond of their creation and, from one process, in the order in
+    which they were given, whatever its clock does: 20 base-36 digits, of which the first eight are
+    the time, as JavaScript writes it."""
+
+    def __init__(self) -> None:
+        self._last = (0, 0)
+
+    def next(self, now: float) -> str:
+        moment = int(now * 1000)
+        if moment > self._last[0]:
+            self._last = (moment, 0)
+        else:
+            self._last = (self._last[0], self._last[1] + 1)
+        moment, count = self._last
+        if count >= 36**_COUNT_DIGITS:
+            self._last = (moment + 1, 0)
+            moment, count = self._last
+        noise = _pool.take(_NOISE_DIGITS).translate(_TO_BASE36).decode()
+        return f"{base36(moment, _MOMENT_DIGITS)}{base36(count, _COUNT_DIGITS)}{noise}"
+
+
+def base36(number: int, width: int) -> str:
+    """A number in base 36, padded so that it sorts."""
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_BASE36[digit])
+    return digits[::-1].decode().rjust(width, "0")
+
+
 @lru_cache(maxsize=16)
 def _time_digits(milliseconds: int) -> str:
-    digits = bytearray()
-    while milliseconds:
-        milliseconds, digit = divmod(milliseconds, 36)
-        digits.append(_BASE36[digit])
-    return digits[::-1].decode().rjust(_TIME_DIGITS, "0")
+    return base36(milliseconds, _TIME_DIGITS)
 
 
 def secret_hash(secret: str) -> str:

@@ -89,7 +89,7 @@ async def read_public(store: Store, sent: PublicMessage) -> None:
         id=sent.id,
         taxonomy=sent.taxonomy,
         readat=5,
-        expiredat=sent.expiredat,
+        expiredat=sent.expiredat or 0,
     )
     await store.transact(
         Check(key_of(sent), exists()),

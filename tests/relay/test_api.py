@@ -57,7 +57,7 @@ CONNECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"name": "x"}, "destination_url"),
     ({"name": "x", "destination_url": "nowhere"}, "destination_url"),
     ({"name": "x", "destination_url": "http://10.0.0.1/"}, "destination_url"),
-    ({"name": "x", "inbox": {"tenant": "t"}}, "inbox"),
+    ({"name": "x", "inbox": {"tenant": "t"}}, "inbox.inbox"),
     ({"filters": [{"path": "$.a", "operator": "like", "value": 1}]}, "filters[0].operator"),
     (
         {"filters": {"all": [{"path": "$.a", "operator": "regex", "value": "("}]}},
@@ -90,12 +90,12 @@ async def test_a_connection_that_makes_no_sense(
     source = await hub.source()
     path = f"/v1/sources/{source}/connections"
     whole = {"name": "x", "destination_url": "http://example.com/", **given}
-    body = given if field in ("name", "destination_url", "inbox") else whole
+    body = given if field in ("name", "destination_url", "inbox.inbox") else whole
     answer = await hub.call("POST", path, body)
     assert (answer.status, answer.fields) == (400, [field]), answer
     assert (await hub.get(path))["data"] == []
     created = await hub.connect(source, "http://example.com/")
-    if field not in ("name", "inbox") and given.get("destination_url") != "nowhere" and given:
+    if field not in ("name", "inbox.inbox") and given.get("destination_url") != "nowhere" and given:
         changes = {k: v for k, v in given.items() if k != "name"}
         if changes:
             changed = await hub.call("PATCH", f"/v1/connections/{created['id']}", changes)

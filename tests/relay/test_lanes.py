@@ -18,8 +18,6 @@ from waystation.store import Page
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from tests.relay.hub import Hub
     from waystation.clock import ManualClock
 

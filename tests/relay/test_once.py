@@ -10,12 +10,9 @@ import pytest
 from tests.relay.hub import hub_at
 from tests.support.faults import Faults, relay_on
 from waystation.errors import Overloaded, StoreUnavailable
-from waystation.outbound import Reply
 from waystation.patterns import Timer, Timers, WriteBatches
-from waystation.relay.connections import NewConnection
 from waystation.relay.rules.paths import Webhook
 from waystation.relay.service import EventRef, Relay
-from waystation.relay.sources import NewSource
 from waystation.relay.tables import Attempt, Delivery, Event
 from waystation.relay.worker import Worker
 from waystation.store import exists, key_of, remove, set_to
@@ -48,7 +45,9 @@ def writes(actions: Any, kind: type) -> bool:
 
 async def stranded(hub: Hub, source: str) -> str:
     """An event that was acknowledged by a process that has no worker, and then ended."""
-    dead = Relay(hub.runtime.store, hub.runtime.vault, hub.relay.outbound)
+    dead = Relay(
+        hub.runtime.store, hub.runtime.vault, hub.relay.outbound, inboxes=hub.relay.inboxes
+    )
     known = await dead.directory.source(source)
     assert known is not None
     receipt = await dead.receive(known, Webhook(b'{"n": 1}', {}), "127.0.0.1")
@@ -290,35 +289,13 @@ async def test_a_retry_is_in_time_though_a_look_came_before_it_was_written(
     assert (await hub.statuses(event_id))[0] == "delivered"
 
 
-async def test_an_event_can_go_to_an_inbox(hub: Hub) -> None:
-    """Whoever has inboxes gives the relay a way to reach them."""
-    put: list[tuple[dict[str, object], str, bytes]] = []
-
-    async def inbox(place: dict[str, object], event: Event, body: bytes) -> Reply:
-        put.append((place, event.event_id, body))
-        return Reply(201)
-
-    relay = Relay(hub.runtime.store, hub.runtime.vault, hub.relay.outbound, inbox=inbox)
-    worker = Worker(relay)
-    relay.deliver_here(worker.begin, worker.take, worker.timed.kick)
-    user = await hub.server.accounts.find_or_open("ann@example.com")
-    source = await relay.sources.create(user.user_id, NewSource(name="x"))
-    given = NewConnection(name="x", inbox={"tenant": "t", "inbox": "i"})
-    await relay.connections.create(source, given)
-    known = await relay.directory.source(source.source_id)
-    assert known is not None
-    receipt = await relay.receive(known, Webhook(b'{"a": 1}', {}), "127.0.0.1")
-    await worker.timed.finish()
-    assert put == [({"tenant": "t", "inbox": "i"}, receipt.id, b'{"a": 1}')]
-    assert (await hub.statuses(receipt.id))[0] == "delivered"
-
-
 async def test_an_outcome_is_written_however_much_waits(hub: Hub, receiver: Receiver) -> None:
     """What was delivered is not delivered again because there was much to write."""
     relay = Relay(
         hub.runtime.store,
         hub.runtime.vault,
         hub.relay.outbound,
+        inboxes=hub.relay.inboxes,
         batches=WriteBatches(hub.runtime.store, most_waiting=0),
     )
     source = await hub.source()

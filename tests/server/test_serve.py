@@ -171,7 +171,9 @@ def test_told_twice_it_does_not_wait(tmp_path: Path) -> None:
 def test_roles(tmp_path: Path) -> None:
     with serving(tmp_path, "--role", "worker") as worker, serving(tmp_path, "--role", "api") as api:
         jobs = [job["name"] for job in worker.get("/readyz")["jobs"]]
-        assert sorted(jobs) == ["queues", "relay", "relay-received", "sweep"]
+        assert sorted(jobs) == [
+            *("inbox", "queues", "relay", "relay-received", "sweep", "watch inbox")
+        ]
         assert api.get("/readyz")["jobs"] == []
         with pytest.raises(urllib.error.HTTPError) as refused:
             worker.get("/v1/me")

@@ -49,7 +49,10 @@ def open_accounts(
     return Running(
         routers=_routers,
         provide={"accounts": accounts, "elsewhere": elsewhere},
-        offers={"accounts.role": accounts.role},
+        offers={
+            "accounts.role": accounts.role,
+            "accounts.authenticate": accounts.authenticate,
+        },
         callers=Callers(accounts.authenticate, accounts.role, sign_in="/v1/auth/"),
         close=accounts.close,
     )

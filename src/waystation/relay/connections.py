@@ -19,6 +19,7 @@ from waystation.errors import (
     TransactionCancelled,
 )
 from waystation.ids import is_id, new_id
+from waystation.relay.inboxes import InboxTarget, check_target
 from waystation.relay.retries import Retry, check_retry
 from waystation.relay.rules.filters import compile_filter
 from waystation.relay.rules.transforms import Transform, check_transform
@@ -65,7 +66,7 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NewConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: Name
     destination_url: str | None = None
-    inbox: dict[str, Any] | None = None
+    inbox: InboxTarget | None = None
     filters: Any = None
     transform: Transform | None = None
     retry: Retry | None = None
@@ -79,6 +80,7 @@ class NewConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ConnectionChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: Name | UnsetType = UNSET
     destination_url: str | UnsetType = UNSET
+    inbox: InboxTarget | UnsetType = UNSET
     filters: Any = UNSET
     transform: Transform | UnsetType | None = UNSET
     retry: Retry | UnsetType | None = UNSET
@@ -96,21 +98,18 @@ class Connections:
         keyring: Keyring,
         directory: Directory,
         guard: Guard,
-        *,
-        inboxes: bool = False,
     ) -> None:
         self._store = store
         self._keyring = keyring
         self._directory = directory
         self._guard = guard
-        self._inboxes = inboxes
 
     async def create(self, source: Source, given: NewConnection) -> tuple[Connection, str]:
         """A new connection, and the secret that its deliveries are signed with."""
         if (given.destination_url is None) == (given.inbox is None):
             raise InvalidInput("destination_url", "give either destination_url or inbox")
-        if given.inbox is not None and not self._inboxes:
-            raise InvalidInput("inbox", "inboxes are not available yet")
+        if given.inbox is not None:
+            check_target(given.inbox)
         if given.destination_url is not None:
             self._guard.check_url(given.destination_url, "destination_url")
         connection_id = new_id("conn")
@@ -196,6 +195,11 @@ class Connections:
             self._guard.check_url(given.destination_url, "destination_url")
             url, query = self._keyring.split_destination(given.destination_url, connection_id)
             changes += [set_to("destination_url", url), set_or_remove("destination_query", query)]
+        if given.inbox is not UNSET:
+            if connection.inbox is None:
+                raise InvalidInput("inbox", "this connection goes to a URL")
+            check_target(given.inbox)
+            changes.append(set_or_remove("inbox", _json(given.inbox)))
         if given.headers is not UNSET:
             changes.append(set_or_remove("headers", self._headers(given.headers, connection_id)))
         for field, value in (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -45,14 +44,12 @@ from waystation.store import (
 if TYPE_CHECKING:
     from waystation.outbound import Outbound
     from waystation.patterns import Timers, WriteBatches
+    from waystation.relay.inboxes import Inboxes
     from waystation.relay.keyring import Keyring
     from waystation.relay.rules.evaluation import Rules
     from waystation.store import Action, Edit, Key, Store
 
 log = logging.getLogger(__name__)
-
-InboxSender = Callable[[dict[str, object], Event, bytes], Awaitable[Reply]]
-"""Puts an event into an inbox: where, what, and the body after its transform."""
 
 KEPT_CHARACTERS = 1_000
 """Of an answer's body."""
@@ -83,7 +80,7 @@ class Deliver:
         outbound: Outbound,
         keyring: Keyring,
         rules: Rules,
-        inbox: InboxSender | None = None,
+        inboxes: Inboxes,
     ) -> None:
         self._store = store
         self._batches = batches
@@ -91,7 +88,7 @@ class Deliver:
         self._outbound = outbound
         self._keyring = keyring
         self._rules = rules
-        self._inbox = inbox
+        self._inboxes = inboxes
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def send(
@@ -127,10 +124,11 @@ class Deliver:
         if until is not None and self._store.clock() * 1000 >= until:
             raise _ClaimRanOut
         if connection.inbox is not None:
-            if self._inbox is None:
-                return Outcome(Reply(error="there are no inboxes in this installation"), last=True)
-            place = msgspec.json.decode(connection.inbox, type=dict[str, object])
-            return Outcome(await self._inbox(place, event, body))
+            return Outcome(
+                await self._inboxes.send(
+                    connection.user_id, connection.inbox, webhook, body, message_id
+                )
+            )
         now = int(self._store.clock())
         secrets = [s.secret for s in self._keyring.outbound(connection, now)]
         headers = forwarded(webhook.headers)

@@ -23,7 +23,7 @@ from waystation.relay import usage
 from waystation.relay.billing import OPERATOR
 from waystation.relay.connections import Connections
 from waystation.relay.dedupe import DEFAULT_WINDOW, digest_of
-from waystation.relay.deliver import Deliver, InboxSender
+from waystation.relay.deliver import Deliver
 from waystation.relay.directory import ALERTS_PROVIDER, Directory, Known
 from waystation.relay.dispatch import Dispatch
 from waystation.relay.keyring import Keyring
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from waystation.outbound import Outbound
     from waystation.patterns import Vault
     from waystation.queues import Queue
+    from waystation.relay.inboxes import Inboxes
     from waystation.store import Action, Store
 
 log = logging.getLogger(__name__)
@@ -82,8 +83,8 @@ class Relay:
         vault: Vault,
         outbound: Outbound,
         *,
+        inboxes: Inboxes,
         public_url: str | None = None,
-        inbox: InboxSender | None = None,
         batches: WriteBatches | None = None,
     ) -> None:
         self.store = store
@@ -91,18 +92,17 @@ class Relay:
         self.keyring = Keyring(vault)
         self.directory = Directory(store, self.keyring)
         self.outbound = outbound
+        self.inboxes = inboxes
         self.batches = batches or WriteBatches(store)
         self.timers = Timers(store, "relay")
         self.lanes = Lanes(store.clock)
         self.rules = Rules(self.keyring)
         self.dispatch = Dispatch(store, self.batches, self.timers, self.lanes, self.rules)
         self.deliver = Deliver(
-            store, self.batches, self.timers, outbound, self.keyring, self.rules, inbox
+            store, self.batches, self.timers, outbound, self.keyring, self.rules, inboxes
         )
         self.sources = Sources(store, self.keyring, self.directory, public_url)
-        self.connections = Connections(
-            store, self.keyring, self.directory, outbound.guard, inboxes=inbox is not None
-        )
+        self.connections = Connections(store, self.keyring, self.directory, outbound.guard)
         self.statistics = Statistics(store)
         self.begin: Begin | None = None
         self.hand_over: Callable[[Event], Awaitable[None]] | None = None

@@ -15,26 +15,28 @@ if TYPE_CHECKING:
     from cryptography import x509
     from litestar import Router
 
-    from waystation.relay.deliver import InboxSender
-
 
 def open_relay(
     parts: Parts,
     *,
-    inbox: InboxSender | None = None,
     paypal_roots: Sequence[x509.Certificate] | None = None,
 ) -> Running:
     from waystation.queues import Consumer
     from waystation.relay import billing
     from waystation.relay.door import MAX_BODY, webhook_door
     from waystation.relay.events import Events
+    from waystation.relay.inboxes import Inboxes
     from waystation.relay.service import Relay
     from waystation.relay.tail import Tails
     from waystation.relay.worker import Worker
 
     settings = parts.settings.of(RelaySettings)
     relay = Relay(
-        parts.store, parts.vault, parts.outbound, public_url=parts.settings.public_url, inbox=inbox
+        parts.store,
+        parts.vault,
+        parts.outbound,
+        inboxes=Inboxes(parts.offer("inbox.publish")),
+        public_url=parts.settings.public_url,
     )
     special = {}
     if settings.stripe_webhook_secrets:

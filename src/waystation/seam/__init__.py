@@ -1,6 +1,15 @@
 """The seam that systems plug into: what one brings, and what it is given to work with."""
 
-from waystation.seam.callers import OPERATORS, PUBLIC, Callers, Permission, Principal, Role, needs
+from waystation.seam.callers import (
+    OPERATORS,
+    PUBLIC,
+    USERS,
+    Callers,
+    Permission,
+    Principal,
+    Role,
+    needs,
+)
 from waystation.seam.commands import Call, Commands
 from waystation.seam.http import Door, Headers, Request, Response, json_response
 from waystation.seam.jobs import Job, every, pause
@@ -20,6 +29,7 @@ from waystation.seam.system import (
 __all__ = [
     "OPERATORS",
     "PUBLIC",
+    "USERS",
     "Call",
     "Callers",
     "Check",

@@ -43,6 +43,10 @@ PUBLIC = {"public": True}
 """A route's `opt`: it needs no authentication."""
 
 
+USERS = {"users": True}
+"""A route's `opt`: it finds out itself who calls, since others than accounts may."""
+
+
 def needs(permission: Permission) -> dict[str, Permission]:
     """A route's `opt`: the permission that it takes, where its method does not say."""
     return {"needs": permission}

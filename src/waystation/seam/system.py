@@ -140,6 +140,9 @@ class Running:
     """What the routes' handlers are given, by the name of their argument."""
 
     doors: Sequence[Door] = ()
+    cross_origin: Sequence[str] = ()
+    """Prefixes of paths that pages of other sites may call, as their users."""
+
     callers: Callers | None = None
     """How it is known who calls. One system brings this."""
 

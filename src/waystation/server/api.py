@@ -36,7 +36,7 @@ def build_api(
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
-        if handler.opt.get("public"):
+        if handler.opt.get("public") or handler.opt.get("users"):
             return
         scope: Any = connection.scope
         principal = scope.get("principal")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import NotFound
 from waystation.seam import merged
 from waystation.server.api import build_api
+from waystation.server.cross_origin import CrossOrigin
 from waystation.server.doors import description_doors, health_doors
 from waystation.server.front import Front
 from waystation.server.posts import IdempotentPosts
@@ -32,7 +33,8 @@ def build_app(runtime: Runtime) -> Front:
         runtime.store.clock,
     )
     everything = [*health_doors(runtime), *description_doors(api), *doors]
-    return Front(_by_segment(everything), posts, runtime.metrics)
+    open_to_others = [prefix for running in runtime.running for prefix in running.cross_origin]
+    return Front(_by_segment(everything), CrossOrigin(posts, open_to_others), runtime.metrics)
 
 
 def build_worker_app(runtime: Runtime) -> Front:

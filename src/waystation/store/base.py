@@ -205,11 +205,16 @@ class Store(ABC):
 
     # Upkeep
 
-    def changes(self, table: Table, consumer: str) -> ChangeFeed:
-        """The changes of a table declared with `stream=True`, for a named consumer."""
+    def changes(self, table: Table, consumer: str, *, from_now: bool = False) -> ChangeFeed:
+        """The changes of a table declared with `stream=True`, for a named consumer.
+
+        With `from_now`, a consumer without a position hears of nothing that came before.
+        """
         if not self.follows(table):
             raise InvalidRequest(f"table {table.name} is not declared with stream=True")
-        return self._feed(table, consumer)
+        feed = self._feed(table, consumer)
+        feed.from_now = from_now
+        return feed
 
     def follows(self, table: Table) -> bool:
         """Whether the changes of a table can be followed here."""

@@ -82,6 +82,8 @@ class ChangeFeed(ABC):
         self.lost = False
         self.moved = False
         """Whether the last read came to anything, be it items of types that are not declared."""
+        self.from_now = False
+        """Whether what came before a consumer's first read is passed over."""
         self._saver = store
 
     @abstractmethod

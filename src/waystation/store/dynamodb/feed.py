@@ -26,7 +26,7 @@ _STALE = "ExpiredIteratorException"
 class _Shard:
     """How far this reader has come in a shard."""
 
-    __slots__ = ("dirty", "finished", "id", "iterator", "parent", "sequence")
+    __slots__ = ("dirty", "finished", "id", "iterator", "latest", "parent", "sequence")
 
     def __init__(self, shard_id: str, parent: str | None) -> None:
         self.id = shard_id
@@ -35,6 +35,8 @@ class _Shard:
         self.finished = False
         self.iterator: str | None = None
         self.dirty = False
+        self.latest = False
+        """Whether to begin at its end."""
 
 
 class _Reached:
@@ -139,6 +141,7 @@ class DynamoFeed(ChangeFeed):
         """Learn of new shards; the stream names only those whose records it still keeps."""
         described = await self._describe()
         current = {shard["ShardId"] for shard in described}
+        begins = self._checkpoints is None
         if self._checkpoints is None:
             saved = self._store.iterate(Checkpoint.query(self.table.name, self.consumer))
             self._checkpoints = {found.shard: found async for found in saved}
@@ -150,6 +153,10 @@ class DynamoFeed(ChangeFeed):
                 checkpoint = self._checkpoints.get(shard.id)
                 if checkpoint is not None:
                     shard.sequence, shard.finished = checkpoint.sequence, checkpoint.finished
+                elif self.from_now and begins:
+                    shard.latest = True
+                    closed = description["SequenceNumberRange"].get("EndingSequenceNumber")
+                    shard.finished = closed is not None
                 self._shards[shard.id] = shard
         for gone in self._shards.keys() - current:
             shard = self._shards[gone]
@@ -195,6 +202,7 @@ class DynamoFeed(ChangeFeed):
         for record in answer["Records"]:
             step.changes += changes_of(self.table, record)
             step.sequence = record["dynamodb"]["SequenceNumber"]
+        shard.latest = False  # from here on by its iterator, or by what was read
         step.iterator = answer.get("NextShardIterator")
         step.finished = step.iterator is None
         return step
@@ -207,7 +215,7 @@ class DynamoFeed(ChangeFeed):
                 "SequenceNumber": shard.sequence,
             }
         else:
-            request["ShardIteratorType"] = "TRIM_HORIZON"
+            request["ShardIteratorType"] = "LATEST" if shard.latest else "TRIM_HORIZON"
         try:
             return str((await self._call("GetShardIterator", request))["ShardIterator"])
         except AwsError:

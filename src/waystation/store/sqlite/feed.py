@@ -51,10 +51,16 @@ class SqliteFeed(ChangeFeed):
         key = Checkpoint.key(self.table.name, self.consumer, _SHARD)
         checkpoint = await self._store.get(key)
         if checkpoint is None or checkpoint.sequence is None:
-            return self._trimmed()  # what came before a consumer is not its loss
+            # What came before a consumer is not its loss.
+            return self._last() if self.from_now else self._trimmed()
         position = int(checkpoint.sequence)
         self.lost = self._trimmed() > position
         return position
+
+    def _last(self) -> int:
+        """The last change of all."""
+        rows = self._select("SELECT max(seq) FROM waystation_changes", ())
+        return max(int(rows[0][0] or 0), self._trimmed())
 
     def _trimmed(self) -> int:
         """The last change that is no longer kept."""

@@ -1,0 +1,114 @@
+"""What the change feed shows: messages that expired, and rows that other services wrote.
+
+Everything here may come twice, and comes to the same then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waystation.errors import TransactionCancelled
+from waystation.inbox.books import foreign_receipt, message_entry, receipt_entry, same_entry
+from waystation.inbox.readers import Place, Reader
+from waystation.inbox.states import Amounts, category_of, is_message, unchanged
+from waystation.inbox.tables import PublicMessage, Receipt, UserMessage
+from waystation.store import Put, Update, absent, exists, key_of, set_to
+
+if TYPE_CHECKING:
+    from waystation.inbox.books import Books
+    from waystation.inbox.broadcasts import Broadcasts
+    from waystation.inbox.tables import Entry
+    from waystation.store import Change, Condition, Store
+
+
+class Watching:
+    def __init__(self, store: Store, books: Books, broadcasts: Broadcasts) -> None:
+        self._store = store
+        self._books = books
+        self._broadcasts = broadcasts
+
+    async def notice(self, change: Change) -> None:
+        old, new = change.old, change.new
+        if new is None:
+            if change.expired and isinstance(old, UserMessage | Receipt):
+                await self._books.fold(Reader(old.tenant_key, old.inbox_key, old.uid))
+            elif change.expired and isinstance(old, PublicMessage):
+                await self._broadcasts.fold(Place(old.tenant_key, old.inbox_key))
+        elif isinstance(new, PublicMessage):
+            if not new.entered:
+                await self._broadcasts.adopt(new)
+        elif isinstance(new, UserMessage) and not (change.kind == "insert" and new.entered):
+            await self._compare(new)
+
+    async def _compare(self, seen: UserMessage) -> None:
+        """See whether another service has written a row, or changed one of ours."""
+        reader = Reader(seen.tenant_key, seen.inbox_key, seen.uid)
+        row = await self._store.get(reader.message(seen.id))
+        if row is None or row.archivedat is not None:
+            return
+        entry = message_entry(reader, row) if is_message(row) else None
+        known = None if entry is None else await self._store.get(key_of(entry))
+        if entry is not None and known == entry:
+            return
+        total = await self._store.get(reader.stats())
+        if total is None or total.epoch is None:
+            return  # it will be counted when the reader first comes
+        if entry is None:
+            await self._adopt_receipt(reader, row)
+        else:
+            await self._adopt_message(reader, row, entry, known)
+
+    async def _adopt_message(
+        self, reader: Reader, row: UserMessage, entry: Entry, known: Entry | None
+    ) -> None:
+        """Keep an entry for a message as another service has left it. They have counted it, or
+        its being read, but not what only we count."""
+        book = await self._books.load_one(reader, entry.category)
+        before = Amounts() if known is None else book.amounts(known)
+        unseen = book.amounts(entry).unseen - before.unseen
+        same = exists() & unchanged(row, "readat", "archivedat", "unread_epoch")
+        try:
+            await self._store.transact(
+                Update(key_of(row), set_to("entered", True), when=same),
+                Put(entry, when=_still(known)),
+                *book.updates({entry.category: Amounts(unseen=unseen)}),
+            )
+        except TransactionCancelled:
+            await self._compare(row)  # somebody has changed it meanwhile
+
+    async def _adopt_receipt(self, reader: Reader, row: UserMessage) -> None:
+        """Take another service's receipt for one of ours. They have counted it as read."""
+        live = await self._broadcasts.live(reader.place, fresh=True)
+        entry = live.alive(row.id, self._store.now())
+        if entry is None or row.readat is None:
+            return
+        book = await self._books.load_one(reader, entry.category)
+        known = await self._store.get(reader.receipt(row.id))
+        if known is not None and known.foreign:
+            return
+        if known is None or known.readat is None:
+            receipt = foreign_receipt(reader, row, entry.expires)
+            if known is not None:
+                receipt.archivedat, receipt.deletedat = known.archivedat, known.deletedat
+            counted = Amounts(public_read=1)
+        else:
+            receipt = msgspec.structs.replace(known, foreign=True)
+            counted = Amounts(read=-1)  # both have
+        when = absent()
+        if known is not None:
+            fields = ("readat", "archivedat", "deletedat", "unread_epoch", "foreign")
+            when = exists() & unchanged(known, *fields)
+        try:
+            await self._store.transact(
+                Put(receipt, when=when),
+                Put(receipt_entry(receipt)),
+                *book.updates({category_of(receipt): counted}),
+            )
+        except TransactionCancelled:
+            await self._compare(row)
+
+
+def _still(known: Entry | None) -> Condition:
+    return absent() if known is None else same_entry(known)
