@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from waystation.inbox.broadcasts import Broadcasts, Live
     from waystation.inbox.metrics import InboxMetrics
     from waystation.inbox.readers import Reader
-    from waystation.inbox.tables import UserMessage
+    from waystation.inbox.tables import PublicEntry, UserMessage
     from waystation.store import Action, Condition, Edit, Store
 
 TRIES = 30
@@ -226,7 +226,7 @@ class _Recount:
             return
         entry = live.alive(message.id, self._now)
         if entry is not None and message.id not in self._receipts and message.readat is not None:
-            receipt = foreign_receipt(self.book.reader, message, entry.expires)
+            receipt = foreign_receipt(self.book.reader, message, entry)
             self._new_receipts.append(receipt)
             self._add(receipt_entry(receipt))
 
@@ -311,9 +311,9 @@ def receipt_entry(receipt: Receipt) -> Entry:
     )
 
 
-def foreign_receipt(reader: Reader, row: UserMessage, expires: int) -> Receipt:
-    """Another service's receipt, as one of ours."""
-    category = category_of(row)
+def foreign_receipt(reader: Reader, row: UserMessage, entry: PublicEntry) -> Receipt:
+    """Another service's receipt for a message, as one of ours."""
+    category = entry.category
     return Receipt(
         tenant_key=reader.tenant,
         uid=reader.uid,
@@ -322,7 +322,7 @@ def foreign_receipt(reader: Reader, row: UserMessage, expires: int) -> Receipt:
         taxonomy=None if category is None else Taxonomy(category),
         readat=row.readat or 0,
         foreign=True,
-        expiredat=expires,
+        expiredat=entry.expires,
     )
 
 

@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from waystation.errors import InvalidInput, NotFound
 from waystation.inbox.readers import Place, Reader, check_category, check_name
-from waystation.inbox.reading import Status
+from waystation.inbox.reading import Status  # noqa: TC001 - read by Litestar
 from waystation.inbox.service import Inbox
-from waystation.inbox.views import Counts, MessageView
+from waystation.inbox.views import Counts, MessageView  # noqa: TC001 - read by Litestar
 from waystation.patterns import MAX_CURSOR, Listing, listing
 from waystation.seam import USERS, Permission
 

@@ -125,6 +125,8 @@ def _still(field: str, value: object) -> Condition:
     place = attr(field)
     if value is None:  # others may write that there is nothing
         return place.absent() | place.is_type("NULL")
+    if value == 0:  # or what is no number, or count from nothing
+        return (place == value) | ~place.is_type("N")
     return place == value
 
 

@@ -21,7 +21,7 @@ from waystation.store import Item, Table
 if TYPE_CHECKING:
     from waystation.store import RawItem
 
-PUBLIC = "$public"
+PUBLIC: Literal["$public"] = "$public"
 TOTAL = "*"
 """The stats item that counts all categories together."""
 
@@ -160,7 +160,7 @@ class PublicMessage(
 ):
     """A message to everyone, stored once."""
 
-    uid: str = PUBLIC
+    uid: Literal["$public"] = PUBLIC
     backfill: bool | None = None
     entered: bool | None = None
 
@@ -311,7 +311,7 @@ class PublicStats(
     revision: int | None = None
     tenant_key: str
     inbox_key: str
-    uid: str = PUBLIC
+    uid: Literal["$public"] = PUBLIC
 
 
 class AccountTenants(Item, table=own, pk="ACCOUNT#{account}", sk="TENANTS", kw_only=True):

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.errors import TransactionCancelled
-from waystation.inbox.books import foreign_receipt, message_entry, receipt_entry, same_entry
+from waystation.errors import Overloaded, TransactionCancelled
+from waystation.inbox.books import (
+    TRIES,
+    again,
+    foreign_receipt,
+    message_entry,
+    receipt_entry,
+    same_entry,
+)
 from waystation.inbox.readers import Place, Reader
 from waystation.inbox.states import Amounts, category_of, is_message, unchanged
 from waystation.inbox.tables import PublicMessage, Receipt, UserMessage
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
     from waystation.inbox.books import Books
     from waystation.inbox.broadcasts import Broadcasts
     from waystation.inbox.tables import Entry
-    from waystation.store import Change, Condition, Store
+    from waystation.store import Change, Store
 
 
 class Watching:
@@ -40,12 +47,21 @@ class Watching:
             if not new.entered:
                 await self._broadcasts.adopt(new)
         elif isinstance(new, UserMessage) and not (change.kind == "insert" and new.entered):
-            await self._compare(new)
+            await self._compare(Reader(new.tenant_key, new.inbox_key, new.uid), new.id)
 
-    async def _compare(self, seen: UserMessage) -> None:
+    async def _compare(self, reader: Reader, id_: str) -> None:
         """See whether another service has written a row, or changed one of ours."""
-        reader = Reader(seen.tenant_key, seen.inbox_key, seen.uid)
-        row = await self._store.get(reader.message(seen.id))
+        for attempt in range(TRIES):
+            try:
+                await self._adopt(reader, id_)
+            except TransactionCancelled:
+                await again(attempt)  # somebody has changed it meanwhile
+            else:
+                return
+        raise Overloaded("too much changes here at the same time", retry_after=1.0)
+
+    async def _adopt(self, reader: Reader, id_: str) -> None:
+        row = await self._store.get(reader.message(id_))
         if row is None or row.archivedat is not None:
             return
         entry = message_entry(reader, row) if is_message(row) else None
@@ -69,14 +85,11 @@ class Watching:
         before = Amounts() if known is None else book.amounts(known)
         unseen = book.amounts(entry).unseen - before.unseen
         same = exists() & unchanged(row, "readat", "archivedat", "unread_epoch")
-        try:
-            await self._store.transact(
-                Update(key_of(row), set_to("entered", True), when=same),
-                Put(entry, when=_still(known)),
-                *book.updates({entry.category: Amounts(unseen=unseen)}),
-            )
-        except TransactionCancelled:
-            await self._compare(row)  # somebody has changed it meanwhile
+        await self._store.transact(
+            Update(key_of(row), set_to("entered", True), when=same),
+            Put(entry, when=absent() if known is None else same_entry(known)),
+            *book.updates({entry.category: Amounts(unseen=unseen)}),
+        )
 
     async def _adopt_receipt(self, reader: Reader, row: UserMessage) -> None:
         """Take another service's receipt for one of ours. They have counted it as read."""
@@ -89,7 +102,7 @@ class Watching:
         if known is not None and known.foreign:
             return
         if known is None or known.readat is None:
-            receipt = foreign_receipt(reader, row, entry.expires)
+            receipt = foreign_receipt(reader, row, entry)
             if known is not None:
                 receipt.archivedat, receipt.deletedat = known.archivedat, known.deletedat
             counted = Amounts(public_read=1)
@@ -100,15 +113,8 @@ class Watching:
         if known is not None:
             fields = ("readat", "archivedat", "deletedat", "unread_epoch", "foreign")
             when = exists() & unchanged(known, *fields)
-        try:
-            await self._store.transact(
-                Put(receipt, when=when),
-                Put(receipt_entry(receipt)),
-                *book.updates({category_of(receipt): counted}),
-            )
-        except TransactionCancelled:
-            await self._compare(row)
-
-
-def _still(known: Entry | None) -> Condition:
-    return absent() if known is None else same_entry(known)
+        await self._store.transact(
+            Put(receipt, when=when),
+            Put(receipt_entry(receipt)),
+            *book.updates({category_of(receipt): counted}),
+        )

@@ -1,7 +1,7 @@
 """Rows that other services write into shared tables, read as near to our types as they come.
 
 One attribute of an unexpected kind must not make a whole row unreadable, and with it every list
-that it stands in. What does not fit is converted where its meaning is plain, and otherwise replaced.
+that it stands in. What does not fit is converted where its meaning is plain, and else replaced.
 """
 
 from __future__ import annotations

@@ -48,14 +48,18 @@ def _set_to_wire(members: set[Value]) -> dict[str, Any]:
 def item_from_wire(item: dict[str, Any]) -> RawItem:
     found: RawItem = {}
     for name, tagged in item.items():
-        ((tag, value),) = tagged.items()
+        ((tag, value),) = tagged.items() or _NULL
         found[name] = value if tag == "S" or tag == "BOOL" else _READ[tag](value)
     return found
 
 
 def _from_wire(tagged: dict[str, Any]) -> Value:
-    ((tag, value),) = tagged.items()
+    ((tag, value),) = tagged.items() or _NULL
     return _READ[tag](value)
+
+
+_NULL = (("NULL", True),)
+"""What DynamoDB Local's streams leave out."""
 
 
 _READ: dict[str, Callable[[Any], Value]] = {
