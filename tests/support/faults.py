@@ -49,3 +49,22 @@ def relay_on(options: dict[str, Any] | None = None, **parts: Callable[[Any], Any
         return open_relay(changed, **(options or {}))
 
     return [replace(system, open=opened) if system is RELAY else system for system in SYSTEMS]
+
+
+def system_on(name: str, **parts: Callable[[Any], Any]) -> list[System]:
+    """All systems, one of them on parts that were changed: `store=Faults`."""
+
+    def opening(system: System) -> Callable[[Parts], Running]:
+        def opened(given: Parts) -> Running:
+            changed = copy.copy(given)
+            for part, change in parts.items():
+                setattr(changed, part, change(getattr(given, part)))
+            assert system.open is not None
+            return system.open(changed)
+
+        return opened
+
+    return [
+        replace(system, open=opening(system)) if system.name == name else system
+        for system in SYSTEMS
+    ]

@@ -24,7 +24,7 @@ from waystation.inbox.states import (
     unchanged,
 )
 from waystation.inbox.tables import TOTAL, Entry, Member, Receipt, Taxonomy, UserStats
-from waystation.store import Check, Delete, Put, Update, absent, add, key_of, set_to
+from waystation.store import Check, Delete, Put, Update, absent, add, exists, key_of, set_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -111,6 +111,11 @@ class Books:
             joined_at=self._store.now(),
         )
 
+    async def is_current(self, book: Book) -> bool:
+        """Whether a book is still as it was read."""
+        total = await self._store.get(book.reader.stats())
+        return (0 if total is None else total.revision) == book.total.revision
+
     async def passed(self, reader: Reader) -> list[Entry]:
         """What the counters contain although it has expired."""
         query = reader.entries().at_most(self._store.now())
@@ -151,7 +156,9 @@ class Books:
             await self._look(recount, live)
             drift = recount.drift()
             if not fix:
-                return drift
+                if await self.is_current(recount.book):
+                    return drift
+                continue
             try:
                 await self._settle(recount)
             except TransactionCancelled:
@@ -205,6 +212,7 @@ class _Recount:
         self._now = now
         self._entries: dict[tuple[int, str], Entry] = {}
         self._receipts: set[str] = set()
+        self._new_messages: list[UserMessage] = []
         self._new_receipts: list[Receipt] = []
         self._same: set[tuple[int, str]] = set()
         self._stale: list[Entry] = []
@@ -222,7 +230,9 @@ class _Recount:
     def add_message(self, message: UserMessage, live: Live) -> None:
         if is_message(message):
             if message.archivedat is None:
-                self._add(message_entry(self.book.reader, message))
+                self._add(self.book.entry(message))
+            if message.epoch is None:
+                self._new_messages.append(message)
             return
         entry = live.alive(message.id, self._now)
         if entry is not None and message.id not in self._receipts and message.readat is not None:
@@ -262,6 +272,10 @@ class _Recount:
         fixes: list[Action] = [Delete(key_of(entry)) for entry in self._stale]
         fixes += [Put(entry) for at, entry in self._entries.items() if at not in self._same]
         fixes += [Put(receipt, when=absent()) for receipt in self._new_receipts]
+        fixes += [
+            Update(key_of(message), set_to("epoch", self.book.epoch), when=exists())
+            for message in self._new_messages
+        ]
         return fixes
 
 
@@ -277,25 +291,12 @@ def sums(
 
 
 def same_entry(entry: Entry) -> Condition:
-    return unchanged(entry, "id", "read", "unread_epoch")
+    return unchanged(entry, "id", "read", "epoch", "unread_epoch")
 
 
 async def again(attempt: int) -> None:
     """Wait a moment after others were quicker, longer each time."""
     await asyncio.sleep(random.random() * 0.002 * attempt)  # noqa: S311 - jitter
-
-
-def message_entry(reader: Reader, message: UserMessage) -> Entry:
-    return Entry(
-        tenant_key=reader.tenant,
-        uid=reader.uid,
-        inbox_key=reader.inbox,
-        expires=expiry_of(message),
-        id=message.id,
-        category=category_of(message),
-        read=message.readat is not None,
-        unread_epoch=message.unread_epoch,
-    )
 
 
 def receipt_entry(receipt: Receipt) -> Entry:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from waystation.errors import ConditionFailed, Overloaded, TransactionCancelled
-from waystation.inbox.books import TRIES, again, message_entry
+from waystation.inbox.books import TRIES, again
 from waystation.inbox.readers import Place
 from waystation.inbox.tables import Audiences, Part, Publication, Taxonomy, UserMessage
 from waystation.patterns import RESCUE_MS, TimedWork, Timers
 from waystation.store import Check, Delete, Put, Update, absent, add, attr, exists, key_of, set_to
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from waystation.inbox.books import Books
     from waystation.inbox.broadcasts import Broadcasts
@@ -172,15 +172,18 @@ class Distribution:
         removals = (self._marks.remove(place.reader(uid), publication.id) for uid in uids)
         await self._some_at_once(removals)
 
-    async def _some_at_once(self, work: object) -> None:
-        """A share of the writer that leaves room for others."""
+    async def _some_at_once(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """A share of the writer that leaves room for others. What fails stops none of the rest."""
         places = asyncio.Semaphore(_GROUPS_AT_ONCE)
 
-        async def one(each: object) -> None:
+        async def one(each: Coroutine[Any, Any, None]) -> None:
             async with places:
-                await each  # type: ignore[misc]
+                await each
 
-        await asyncio.gather(*(one(each) for each in work))  # type: ignore[attr-defined]
+        outcomes = await asyncio.gather(*(one(each) for each in work), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     async def copies(self, publication: Publication, uids: Sequence[str]) -> list[Action]:
         """What gives a message to some users, with their counters."""
@@ -190,7 +193,6 @@ class Distribution:
 
     def _copy(self, book: Book, publication: Publication) -> list[Action]:
         category = publication.category
-        late = book.read_at_once(publication.id, category)
         message = UserMessage(
             id=publication.id,
             host_system_id=publication.host_system_id,
@@ -202,13 +204,12 @@ class Distribution:
             taxonomy=None if category is None else Taxonomy(category),
             type=publication.type,
             message=publication.message,
-            unread_epoch=book.epoch if late else None,
-            entered=True,
+            epoch=book.epoch,
             tenant_key=publication.tenant_key,
             inbox_key=publication.inbox_key,
             uid=book.reader.uid,
         )
-        entry = message_entry(book.reader, message)
+        entry = book.entry(message)
         counted = book.updates({category: book.amounts(entry)})
         return [Put(message, when=absent()), Put(entry), *counted]
 

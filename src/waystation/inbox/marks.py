@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from waystation.errors import NotFound, Overloaded, TransactionCancelled
-from waystation.inbox.books import TRIES, again, message_entry, receipt_entry
+from waystation.inbox.books import TRIES, again, receipt_entry
 from waystation.inbox.states import (
     NOTHING,
     Amounts,
@@ -117,8 +117,8 @@ class Marks:
                 live = await self._broadcasts.live(reader.place)
                 if not any(entry.category == category for entry in live.entries):
                     return
-            id_, number = await self._newest(reader)
-            actions = _read_all(book, category, id_, number)
+            live = await self._broadcasts.live(reader.place, fresh=True)
+            actions = _read_all(book, category, live.revision)
             try:
                 await self._store.transact(*actions)
             except TransactionCancelled:
@@ -131,13 +131,13 @@ class Marks:
         """The bell was opened: everything that is there is seen."""
         for attempt in range(TRIES):
             book = await self._books.load(reader)
-            id_, number = await self._newest(reader)
             total = book.total
-            if not total.unseen and (total.seen_to or "") >= id_ and total.public_seen_to >= number:
+            live = await self._broadcasts.live(reader.place, fresh=True)
+            if not total.unseen and total.public_seen_to >= live.revision:
                 return
             edits = [
-                set_or_remove("seen_to", max(id_, total.seen_to or "") or None),
-                set_to("public_seen_to", max(number, total.public_seen_to)),
+                set_to("seen_epoch", book.epoch + 1),
+                set_to("public_seen_to", max(live.revision, total.public_seen_to)),
                 set_to("unseen", 0),
                 *_new_epoch(book),
             ]
@@ -152,18 +152,13 @@ class Marks:
                 return
         raise Overloaded("too much changes here at the same time", retry_after=1.0)
 
-    async def _newest(self, reader: Reader) -> tuple[str, int]:
-        """The newest of a reader's own messages, and the number of the newest public one."""
-        page = await self._store.query(reader.messages(), limit=1, reverse=True, expired=True)
-        live = await self._broadcasts.live(reader.place, fresh=True)
-        return (page.items[0].id if page.items else ""), live.revision
-
 
 def _own_actions(book: Book, message: UserMessage, mark: Mark, now: int) -> list[Action]:
     """What a mark on an own message means; nothing where it is so already."""
     after = msgspec.structs.replace(message)
-    before = message_entry(book.reader, message)
-    read = book.is_read(message.id, before.category, before.read, before.unread_epoch)
+    before = book.entry(message)
+    after.epoch = before.epoch
+    read = book.is_read(before)
     if mark == "read" and not read:
         after.readat, after.unread_epoch = now, None
     elif mark == "unread" and read:
@@ -174,15 +169,15 @@ def _own_actions(book: Book, message: UserMessage, mark: Mark, now: int) -> list
         after.archivedat = None
     elif mark != "delete":
         return []
-    entry = message_entry(book.reader, after)
+    entry = book.entry(after)
     counted = NOTHING if message.archivedat is not None else book.amounts(before).negated()
-    same = exists() & unchanged(message, "readat", "archivedat", "unread_epoch")
+    fields = ("readat", "archivedat", "epoch", "unread_epoch")
+    same = exists() & unchanged(message, *fields)
     actions: list[Action] = []
     if mark == "delete":
         actions += [Delete(key_of(message), when=same), Delete(key_of(entry))]
         actions.append(Put(_tombstone(book.reader, message)))
     else:
-        fields = ("readat", "archivedat", "unread_epoch")
         edits = [set_or_remove(name, getattr(after, name)) for name in fields]
         actions.append(Update(key_of(message), *edits, when=same))
         if after.archivedat is None:
@@ -248,12 +243,12 @@ def _new_receipt(reader: Reader, entry: PublicEntry) -> Receipt:
     )
 
 
-def _read_all(book: Book, category: str | None, id_: str, number: int) -> list[Action]:
+def _read_all(book: Book, category: str | None, number: int) -> list[Action]:
     epoch = book.epoch + 1
     if category is None:
         whole = Update(
             key_of(book.total),
-            *_all_read(book.total, id_, number, epoch),
+            *_all_read(book.total, number, epoch),
             *_new_epoch(book),
             when=unchanged(book.total, "revision"),
         )
@@ -270,14 +265,13 @@ def _read_all(book: Book, category: str | None, id_: str, number: int) -> list[A
     changed = [add("read", stats.unread), add("unseen", -stats.unseen), *_new_epoch(book)]
     return [
         Update(key_of(book.total), *changed, when=unchanged(book.total, "revision")),
-        Update(reader.stats(category), *_all_read(stats, id_, number, epoch)),
+        Update(reader.stats(category), *_all_read(stats, number, epoch)),
     ]
 
 
-def _all_read(stats: UserStats, id_: str, number: int, epoch: int) -> list[Edit]:
+def _all_read(stats: UserStats, number: int, epoch: int) -> list[Edit]:
     return [
         *_counters_read(stats),
-        set_or_remove("read_to", max(id_, stats.read_to or "") or None),
         set_to("public_to", max(number, stats.public_to)),
         set_to("read_epoch", epoch),
     ]

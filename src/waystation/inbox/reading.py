@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+from waystation.errors import Overloaded
 from waystation.inbox.books import sums
-from waystation.inbox.states import category_of, is_hidden, is_message
+from waystation.inbox.states import is_hidden, is_message
 from waystation.inbox.tables import PublicEntry
 from waystation.inbox.views import CategoryCounts, Counts, MessageView, message_view
 
@@ -27,6 +28,7 @@ _MOST_EXAMINED = 1_000
 """Messages that one page looks at: where few of many fit, pages are short and there are more."""
 
 _PAGE = 50
+_TRIES = 20
 
 
 class _State:
@@ -43,13 +45,13 @@ class _State:
         return [e for e in self.live.entries if e.expires > self._now and self.book.shows(e)]
 
     def own_view(self, message: UserMessage) -> MessageView:
-        book, marked = self.book, message.readat is not None
+        entry = self.book.entry(message)
         return message_view(
             message,
             everyone=False,
-            read=book.is_read(message.id, category_of(message), marked, message.unread_epoch),
+            read=self.book.is_read(entry),
             read_at=message.readat,
-            seen=message.id <= book.seen_to,
+            seen=self.book.is_seen(entry),
             archived=message.archivedat is not None,
         )
 
@@ -77,8 +79,8 @@ class _State:
         else:
             if not is_message(row) or row.id in self.live.withdrawn:
                 return False
-            named, marked = category_of(row), row.readat is not None
-            read = self.book.is_read(row.id, named, marked, row.unread_epoch)
+            own = self.book.entry(row)
+            named, read = own.category, self.book.is_read(own)
             archived = row.archivedat is not None
         if category is not None and named != category:
             return False
@@ -107,14 +109,22 @@ class Reading:
 
     async def counts(self, reader: Reader) -> Counts:
         """Exact at this instant, whatever the database has yet to remove."""
-        counts = await self._counted(reader)
+        counts = await self._at_rest(reader)
         if min(counts.total, counts.unread, counts.unseen) < 0:
             await self._books.recount(reader)  # another service has counted differently
-            counts = await self._counted(reader)
+            counts = await self._at_rest(reader)
         return counts
 
-    async def _counted(self, reader: Reader) -> Counts:
-        state = await self.state(reader)
+    async def _at_rest(self, reader: Reader) -> Counts:
+        """Counts between which nothing has changed: they are read in several steps."""
+        for attempt in range(_TRIES):
+            state = await self.state(reader, fresh=attempt > 0)
+            counts = await self._counted(reader, state)
+            if await self._books.is_current(state.book):
+                return counts
+        raise Overloaded("too much changes here at the same time", retry_after=1.0)
+
+    async def _counted(self, reader: Reader, state: _State) -> Counts:
         book = state.book
         total = book.total
         counts = Counts(total.published, total.unread, total.unseen)

@@ -1,7 +1,8 @@
 """What counts: the rules by which a message is read, seen or shown, without a database.
 
-A message is read by its own mark, or by lying at or below the point up to which everything was read
-at once, of all or of its category, unless it was set back to unread after that.
+A reader's time has epochs: one ends whenever everything is read, or seen, at once. A message is
+read by its own mark, or if it came before the epoch in which everything, or all of its category,
+was read, unless it was set back to unread after that.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from waystation.inbox.readers import Reader
-from waystation.inbox.tables import TOTAL, UserStats
+from waystation.inbox.tables import TOTAL, Entry, UserStats
 from waystation.store import Update, add, attr
 
 if TYPE_CHECKING:
-    from waystation.inbox.tables import Entry, Message, PublicEntry, Receipt, UserMessage
+    from waystation.inbox.tables import Message, PublicEntry, Receipt, UserMessage
     from waystation.store import Condition, Item
 
 NEVER = 9_999_999_999
@@ -50,24 +51,30 @@ class Book(msgspec.Struct):
 
     @property
     def epoch(self) -> int:
-        assert self.total.epoch is not None
-        return self.total.epoch
+        return self.total.epoch or 0
 
-    @property
-    def seen_to(self) -> str:
-        return self.total.seen_to or ""
+    def is_read(self, entry: Entry) -> bool:
+        """Whether an own message is."""
+        since = entry.epoch if entry.unread_epoch is None else entry.unread_epoch
+        return entry.read or any(since < s.read_epoch for s in self._stats(entry.category))
 
-    def is_read(self, id_: str, category: str | None, marked: bool, unread_epoch: Any) -> bool:
-        """Whether an own message is; `marked` says that it has a mark of its own."""
-        if marked:
-            return True
-        since = unread_epoch if isinstance(unread_epoch, int) else -1
-        stats = self._stats(category)
-        return any(id_ <= (s.read_to or "") and s.read_epoch > since for s in stats)
+    def is_seen(self, entry: Entry) -> bool:
+        return entry.epoch < self.total.seen_epoch
 
-    def read_at_once(self, id_: str, category: str | None) -> bool:
-        """Whether a message that comes now lies where everything counts as read."""
-        return self.is_read(id_, category, marked=False, unread_epoch=None)
+    def entry(self, message: UserMessage) -> Entry:
+        """What stands for an own message in the books. One without an epoch has just come."""
+        reader = self.reader
+        return Entry(
+            tenant_key=reader.tenant,
+            uid=reader.uid,
+            inbox_key=reader.inbox,
+            expires=expiry_of(message),
+            id=message.id,
+            category=category_of(message),
+            read=message.readat is not None,
+            epoch=self.epoch if message.epoch is None else message.epoch,
+            unread_epoch=message.unread_epoch,
+        )
 
     def is_public_read(self, entry: PublicEntry, receipt: Receipt | None) -> bool:
         if receipt is not None and receipt.readat is not None:
@@ -90,8 +97,8 @@ class Book(msgspec.Struct):
         """What an entry stands for in the counters."""
         if not entry.own:
             return Amounts(read=1, public_read=1)
-        read = self.is_read(entry.id, entry.category, entry.read, entry.unread_epoch)
-        unseen = not read and entry.id > self.seen_to
+        read = self.is_read(entry)
+        unseen = not read and not self.is_seen(entry)
         return Amounts(published=1, read=int(read), unseen=int(unseen))
 
     def updates(self, changes: dict[str | None, Amounts]) -> list[Update[UserStats]]:

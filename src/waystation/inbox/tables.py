@@ -139,14 +139,14 @@ class UserMessage(
 ):
     """A message to one user; or, without a `message`, another service's receipt for a broadcast.
 
-    `unread_epoch` is when it was set back to unread. `entered` says that it came with its entry,
-    as every message of ours does.
+    `epoch` is the reader's when it came, and `unread_epoch` when it was set back to unread. One
+    that another service wrote has none until we know of it.
     """
 
     readat: int | None = None
     archivedat: int | None = None
+    epoch: int | None = None
     unread_epoch: int | None = None
-    entered: bool | None = None
     uid: str
 
 
@@ -213,6 +213,7 @@ class Entry(
     own: bool = True
     category: str | None = None
     read: bool = False
+    epoch: int = 0
     unread_epoch: int | None = None
 
 
@@ -258,12 +259,13 @@ class UserStats(
 
     `published` and `read` are the document's: a user's own messages that are not archived, and
     what of them, and of public messages, was read. `public_read` is the latter part of `read`, and
-    `unseen` counts own messages that are unread and newer than `seen_to`.
+    `unseen` counts own messages that are neither read nor seen.
 
-    All up to `read_to`, and public ones up to the number `public_to`, was read at once, in the
-    epoch `read_epoch`. The rest is on the total only: `epoch` begins anew with every change of more
-    than one message, `revision` counts all changes, and `floor` is the number of the last public
-    message before the user came.
+    What came before the epoch `read_epoch`, and public messages up to the number `public_to`, was
+    read at once. The rest is on the total only: what came before `seen_epoch`, and public messages
+    up to `public_seen_to`, is seen. An `epoch` ends with every change of more than one message,
+    `revision` counts all changes, and `floor` is the number of the last public message before the
+    user came.
     """
 
     kind: Literal["US"] = "US"
@@ -272,13 +274,12 @@ class UserStats(
     read: int = 0
     public_read: int = 0
     unseen: int = 0
-    read_to: str | None = None
     public_to: int = 0
     read_epoch: int = 0
     epoch: int | None = None
     revision: int = 0
     floor: int = 0
-    seen_to: str | None = None
+    seen_epoch: int = 0
     public_seen_to: int = 0
     tenant_key: str
     inbox_key: str

@@ -14,12 +14,11 @@ from waystation.inbox.books import (
     TRIES,
     again,
     foreign_receipt,
-    message_entry,
     receipt_entry,
     same_entry,
 )
 from waystation.inbox.readers import Place, Reader
-from waystation.inbox.states import Amounts, category_of, is_message, unchanged
+from waystation.inbox.states import Amounts, category_of, expiry_of, is_message, unchanged
 from waystation.inbox.tables import PublicMessage, Receipt, UserMessage
 from waystation.store import Put, Update, absent, exists, key_of, set_to
 
@@ -46,7 +45,9 @@ class Watching:
         elif isinstance(new, PublicMessage):
             if not new.entered:
                 await self._broadcasts.adopt(new)
-        elif isinstance(new, UserMessage) and not (change.kind == "insert" and new.entered):
+        elif isinstance(new, UserMessage) and not (
+            change.kind == "insert" and new.epoch is not None
+        ):
             await self._compare(Reader(new.tenant_key, new.inbox_key, new.uid), new.id)
 
     async def _compare(self, reader: Reader, id_: str) -> None:
@@ -64,29 +65,33 @@ class Watching:
         row = await self._store.get(reader.message(id_))
         if row is None or row.archivedat is not None:
             return
-        entry = message_entry(reader, row) if is_message(row) else None
-        known = None if entry is None else await self._store.get(key_of(entry))
-        if entry is not None and known == entry:
+        if not is_message(row):
+            if await self._is_open(reader):
+                await self._adopt_receipt(reader, row)
             return
-        total = await self._store.get(reader.stats())
-        if total is None or total.epoch is None:
-            return  # it will be counted when the reader first comes
-        if entry is None:
-            await self._adopt_receipt(reader, row)
-        else:
-            await self._adopt_message(reader, row, entry, known)
+        known = await self._store.get(reader.entry(expiry_of(row), id_))
+        if known is not None and row.epoch is not None:
+            marks = (row.readat is not None, row.unread_epoch)
+            if (known.read, known.unread_epoch) == marks:
+                return
+        if await self._is_open(reader):
+            await self._adopt_message(reader, row, known)
 
-    async def _adopt_message(
-        self, reader: Reader, row: UserMessage, entry: Entry, known: Entry | None
-    ) -> None:
+    async def _is_open(self, reader: Reader) -> bool:
+        """Whether we keep a reader's books. If not, all is counted when they first come."""
+        total = await self._store.get(reader.stats())
+        return total is not None and total.epoch is not None
+
+    async def _adopt_message(self, reader: Reader, row: UserMessage, known: Entry | None) -> None:
         """Keep an entry for a message as another service has left it. They have counted it, or
         its being read, but not what only we count."""
-        book = await self._books.load_one(reader, entry.category)
+        book = await self._books.load_one(reader, category_of(row))
+        entry = book.entry(row)
         before = Amounts() if known is None else book.amounts(known)
         unseen = book.amounts(entry).unseen - before.unseen
-        same = exists() & unchanged(row, "readat", "archivedat", "unread_epoch")
+        same = exists() & unchanged(row, "readat", "archivedat", "epoch", "unread_epoch")
         await self._store.transact(
-            Update(key_of(row), set_to("entered", True), when=same),
+            Update(key_of(row), set_to("epoch", entry.epoch), when=same),
             Put(entry, when=absent() if known is None else same_entry(known)),
             *book.updates({entry.category: Amounts(unseen=unseen)}),
         )
