@@ -26,6 +26,7 @@ bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.idempotency
 	$(BIN)/python -m benchmarks.relay
 	$(BIN)/python -m benchmarks.gate
+	$(BIN)/python -m benchmarks.inbox
 
 setup: .venv/test.stamp
 

@@ -121,7 +121,9 @@ async def _counts(call: Call) -> None:
     uid = quote(call.options.uid, safe="")
     async with call.client() as api:
         counts = await api.call("GET", f"{_path(call)}/users/{uid}/counts")
-    lines = [f"{counts['total']} messages, {counts['unread']} unread, {counts['unseen']} unseen"]
+    total = counts["total"]
+    words = f"{total} message{'s' * (total != 1)}"
+    lines = [f"{words}, {counts['unread']} unread, {counts['unseen']} unseen"]
     for name, found in counts["categories"].items():
         lines.append(f"  {name}: {found['total']}, {found['unread']} unread")
     call.show(counts, "\n".join(lines))
