@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.gate.post import Post
     from tests.gate.slack_server import Slack
 
+EXAMPLES = int(os.environ.get("SHAPES", "1500"))
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 CLICK: dict[str, Any] = {"type": "block_actions", "team": {"id": "T1"}, "user": {"id": "U1"}}
@@ -107,8 +109,20 @@ async def test_the_app_behind_the_middleware_never_sees_a_smuggled_event(slack: 
 # Whatever passes, Bolt reads the same ids out of it
 
 ids: Any = st.sampled_from(["T1", "T9", "E9", "U1", "U9", "C1", "C9", None, "", {"id": "U9"}, {}])
+leaves = st.dictionaries(
+    st.sampled_from(["id", "user", "user_id", "channel", "channel_id", "team_id", "team"]),
+    ids,
+    max_size=3,
+)
 people = st.dictionaries(
-    st.sampled_from(["id", "user", "user_id", "channel", "channel_id", "team_id"]), ids, max_size=4
+    st.sampled_from(
+        [
+            *("id", "user", "user_id", "channel", "channel_id", "team_id", "team", "event"),
+            *("message", "previous_message", "item", "enterprise_id", "app_installed_team_id"),
+        ]
+    ),
+    st.one_of(ids, ids, leaves),
+    max_size=4,
 )
 names = st.sampled_from(
     [
@@ -128,11 +142,16 @@ bodies = st.builds(
     parts,
     st.none() | parts,
     st.sampled_from(["event_callback", "block_actions", "view_submission", "shortcut"]),
-    st.none() | st.dictionaries(st.sampled_from(["team_id", "enterprise_id"]), ids),
+    st.none()
+    | st.dictionaries(
+        st.sampled_from(["team_id", "enterprise_id", "team", "view", "event"]),
+        st.one_of(ids, leaves),
+        max_size=2,
+    ),
 )
 
 
-@settings(max_examples=3_000, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(bodies, st.booleans())
 def test_bolt_reads_the_ids_that_were_checked(body: dict[str, Any], form: bool) -> None:
     text = urlencode({"payload": json.dumps(body)}) if form else json.dumps(body)
@@ -144,7 +163,7 @@ def test_bolt_reads_the_ids_that_were_checked(body: dict[str, Any], form: bool) 
     seen = bolt.parse_body(text, content_type)
     assert bolt.extract_user_id(seen) in (None, "", asked.user)
     assert bolt.extract_channel_id(seen) in (None, "", asked.channel)
-    assert bolt.extract_team_id(seen) in (None, "", asked.team)
+    assert bolt.extract_team_id(seen) in (None, "", asked.team, asked.origin)
     assert bolt.extract_enterprise_id(seen) in (None, "", asked.enterprise)
 
 

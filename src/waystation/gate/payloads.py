@@ -37,8 +37,14 @@ _TEAMS_IN_FORM = (
 _APP_IN_FORM = (b"&api_app_id=", b"%22api_app_id%22%3A%22")
 _WITHOUT_EVENT = frozenset({"app_rate_limited"})
 _FIELD = re.compile(r"[a-z0-9_]{1,60}")
-_NOT_IN_EVENTS = ("command", "payload", "actions", "view", "container")
-_NOT_IN_INTERACTIONS = ("event", "command", "payload", "challenge", "authorizations")
+_NESTED = ("event", "message", "previous_message", "item", "assistant_thread", "authorizations")
+"""Parts that some programs look into one inside the other; Slack's never are."""
+
+_NOT_IN_EVENTS = ("command", "payload", "actions", "view", "container", *_NESTED[1:5])
+_NOT_IN_INTERACTIONS = ("event", "command", "payload", "challenge", "authorizations", *_NESTED[3:5])
+_AUTHORIZATION = frozenset(
+    {"enterprise_id", "team_id", "user_id", "is_bot", "is_enterprise_install"}
+)
 _EVENT_TYPES = frozenset({"event_callback", "url_verification", *_WITHOUT_EVENT})
 
 Kind = Literal["event", "interaction", "command", "challenge", "ssl_check"]
@@ -179,11 +185,13 @@ def _event(given: dict[str, Any]) -> Asked:
         event = {"type": kind}
     if not isinstance(event, dict):
         raise Unreadable("it is not an event")
-    _check_names(event, ())
+    _check_names(event, ("event", "authorizations"))
     enterprise = _enterprise(given, event)
     team, origin = _teams(given, event, enterprise)
     item, message = _object(event, "item"), _object(event, "message")
     before, thread = _object(event, "previous_message"), _object(event, "assistant_thread")
+    for part in (item, message, before, thread):
+        _check_names(part, _NESTED)
     return Asked(
         kind="event",
         type=_text(event.get("type"), "event.type"),
@@ -216,16 +224,16 @@ def _teams(
 ) -> tuple[str | None, str | None]:
     """The team whose app got an event, and the one where it happened, if that is another. In a
     shared channel the first is named by the authorizations."""
-    places = [_plain(_authorization(given), "team_id"), _plain(given, "context_team_id")]
-    places += [
-        _plain(given, "team_id"),
-        given.get("team"),
-        event.get("team"),
-        _plain(event, "team_id"),
-    ]
+    inside = [event.get("team"), _plain(event, "team_id")]
     if event.get("user_team") != enterprise:  # in an organisation it may be named instead
-        places.append(event.get("user_team"))
-    return _one_or_two(places)
+        inside.append(event.get("user_team"))
+    outside = [_plain(_authorization(given), "team_id"), _plain(given, "context_team_id")]
+    outside += [_plain(given, "team_id"), given.get("team")]
+    if any(place is not None for place in outside):
+        return _one_or_two([*outside, *inside])
+    view, user = _object(event, "view"), _object(event, "user")
+    views = (_plain(view, "app_installed_team_id"), _plain(view, "team_id"))
+    return _same(*inside, *views, _plain(user, "team_id")), None
 
 
 def _one_or_two(places: list[Any]) -> tuple[str | None, str | None]:
@@ -253,7 +261,9 @@ def _enterprise(given: dict[str, Any], event: dict[str, Any]) -> str | None:
 def _authorization(given: dict[str, Any]) -> dict[str, Any]:
     listed = given.get("authorizations")
     first = listed[0] if isinstance(listed, list) and listed else {}
-    return first if isinstance(first, dict) else {}
+    if not isinstance(first, dict) or not first.keys() <= _AUTHORIZATION:
+        raise Unreadable("its authorizations are not like Slack's")
+    return first
 
 
 def _interaction(given: dict[str, Any]) -> Asked:
