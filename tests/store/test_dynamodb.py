@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import boto3
 import pytest
 
 from tests.contract.model import TABLES, Thing, things
@@ -93,3 +94,24 @@ async def test_an_index_on_a_field_itself(dynamodb_url: str, env: str) -> None:
         await store.put(Box("a", 5))
         found = await store.query(Box.query(5, index="by_size"))
         assert list(found.items) == [Box("a", 5)]
+
+
+@pytest.mark.parametrize(("view", "warns"), [("KEYS_ONLY", True), ("NEW_IMAGE", False)])
+async def test_a_stream_that_shows_nothing_new_is_warned_of(
+    dynamodb_url: str, caplog: pytest.LogCaptureFixture, view: str, warns: bool
+) -> None:
+    env = f"t{uuid.uuid4().hex[:8]}"
+    client = boto3.client("dynamodb", region_name="eu-west-1", endpoint_url=dynamodb_url)
+    client.create_table(
+        TableName=f"{env}-theirs",
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
+    )
+    theirs = Table("theirs", pk="pk", stream="dynamodb")
+    async with await open_store(
+        "dynamodb://eu-west-1", [theirs], env=env, endpoint_url=dynamodb_url
+    ) as store:
+        await store.ensure_tables()
+    assert ("goes unseen" in caplog.text) == warns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import InvalidRequest, StoreUnavailable, TableMismatch, TableMissing
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from waystation.store.dynamodb.engine import DynamoStore
     from waystation.store.tables import Index, KeyAttribute, Table
+
+log = logging.getLogger(__name__)
 
 _POLLS = 600
 _POLL_SECONDS = 0.5
@@ -150,6 +153,10 @@ async def _add_stream(store: DynamoStore, table: Table, name: str, found: dict[s
     if table.stream and present.get("StreamEnabled"):
         if present.get("StreamViewType") != _IMAGES and table.stream is True:
             raise TableMismatch(f"the stream of table {name} lacks old or new images")
+        if present.get("StreamViewType") not in (_IMAGES, "NEW_IMAGE"):
+            log.warning(
+                "the stream of table %s lacks new images: what others write goes unseen", name
+            )
         return
     if not table.stream:
         return
