@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -211,7 +212,7 @@ async def test_more_is_shown_on_request(clock: ManualClock) -> None:
 async def test_a_click_elsewhere_closes_the_panel(clock: ManualClock) -> None:
     async with visiting(clock) as visit:
         await visit.bell.click()
-        await expect(visit.page.locator("waystation-inbox .note")).to_have_text("Nothing new")
+        await expect(visit.panel.get_by_text("Nothing new")).to_be_visible()
         await visit.page.mouse.click(5, 5)
         await expect(visit.panel).to_be_hidden()
 
@@ -259,6 +260,56 @@ async def test_light_dark_and_the_pages_own_colours(clock: ManualClock) -> None:
         own = "document.body.style.setProperty('--waystation-background', 'rgb(1, 2, 3)')"
         await visit.page.evaluate(own)
         assert await visit.panel.evaluate(colour) == "rgb(1, 2, 3)"
+
+
+async def test_what_was_removed_during_a_break_is_gone_after_it(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.inbox.streams._LIFE_SECONDS", 0.1)
+    async with visiting(clock) as visit:
+        old = await visit.office.sent("u", message={"title": "Old"})
+        await visit.bell.click()
+        await expect(visit.items).to_have_count(1)
+        await visit.page.route("**/stream", lambda route: route.abort())
+        async with asyncio.timeout(20):
+            while visit.office.inboxes.streams._open:
+                await asyncio.sleep(0.01)
+        await expect(visit.panel.get_by_role("alert")).to_have_text("Not connected. Trying again.")
+        await visit.office.withdraw(old)
+        await visit.office.sent("u", message={"title": "New"})
+        await visit.page.unroute("**/stream")
+        await expect(visit.items.locator("h3")).to_have_text(["Unread: New"])
+        await expect(visit.panel.get_by_role("alert")).to_be_hidden()
+
+
+async def test_the_focus_is_never_lost(clock: ManualClock) -> None:
+    async with visiting(clock) as visit:
+        for title in ("one", "two"):
+            await visit.office.sent("u", message={"title": title})
+        await visit.bell.click()
+        await expect(visit.items).to_have_count(2)
+        archive = visit.items.nth(0).locator(".archive")
+        await archive.focus()
+        await visit.office.sent("u", message={"title": "three"})
+        await expect(visit.items).to_have_count(3)
+        await expect(visit.items.nth(1).locator(".archive")).to_be_focused()
+        for left in (2, 1, 0):
+            await visit.items.nth(0).focus()
+            await visit.page.keyboard.press("Delete")
+            await expect(visit.items).to_have_count(left)
+        await visit.page.keyboard.press("Escape")
+        await expect(visit.panel).to_be_hidden()
+
+
+async def test_who_signs_out_leaves_nothing_on_the_screen(clock: ManualClock) -> None:
+    async with visiting(clock) as visit:
+        await visit.office.sent("u")
+        await visit.bell.click()
+        await expect(visit.items).to_have_count(1)
+        inbox = visit.page.locator("waystation-inbox")
+        await inbox.evaluate("inbox => inbox.removeAttribute('token')")
+        await expect(visit.items).to_have_count(0)
+        await expect(visit.badge).to_be_hidden()
 
 
 async def test_a_token_that_has_expired_is_said_and_replaced(clock: ManualClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -193,6 +194,60 @@ async def test_messages_of_any_shape_leave_the_others_alone(
         await office.mark(id_, "unread")
         await office.mark(id_, "archive")
     assert await office.ids() == [ours]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("readat", "1700000000000"),
+        ("readat", Decimal("1700000000000.5")),
+        ("readat", False),
+        ("readat", ""),
+        ("unread_epoch", "x"),
+        ("epoch", "3"),
+        ("archivedat", "1"),
+        ("id", "another"),
+        ("tenant_key", "another"),
+    ],
+)
+async def test_marks_of_another_kind_hold_up_nobody(
+    office: Office, stak: Stak, name: str, value: Any
+) -> None:
+    await office.counts()
+    stak.publish("lz0000a1", "u", **{name: value})
+    await office.heard()
+    for mark in ("read", "unread", "archive", "unarchive"):
+        await office.mark("lz0000a1", mark)
+    assert await office.ids() == ["lz0000a1"]
+    assert await office.ids(status="unread") == ["lz0000a1"]
+
+
+@pytest.mark.parametrize("pk", ["t#acmeU#u#main", "t#acmeG#$public#main"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("published", "5"),
+        ("published", Decimal("5.5")),
+        ("read", "2"),
+        ("category", "news"),
+        ("revision", "x"),
+        ("revision", Decimal("1.5")),
+        ("revision", 0),
+        ("epoch", "1"),
+    ],
+)
+async def test_counters_of_another_kind_hold_up_nobody(
+    office: Office, stak: Stak, pk: str, name: str, value: Any
+) -> None:
+    stak.table.put_item(Item={"pk": pk, "sk": "c#*", name: value})
+    own, public = await office.sent("u"), None
+    await office.counts()
+    public = await office.sent()
+    assert await office.numbers() == (2, 2)
+    for id_ in (own, public):
+        await office.mark(id_, "read")
+    assert await office.numbers() == (2, 0)
+    assert await office.drift() == []
 
 
 async def test_counters_that_make_no_sense_are_counted_anew(office: Office, stak: Stak) -> None:

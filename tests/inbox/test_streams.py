@@ -41,6 +41,10 @@ class Listener:
             elif not line and name:
                 return name, json.loads(data)
 
+    async def rest(self) -> bytes:
+        """Everything up to the end of the stream."""
+        return await self._response.content.read()
+
     async def until(self, wanted: str, **fields: Any) -> Any:
         """The next event of a kind that has these fields."""
         async with asyncio.timeout(20):
@@ -162,19 +166,76 @@ async def test_a_place_that_nobody_comes_for_is_given_back(
     local: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waystation.inbox.streams._CLAIM_SECONDS", 0.01)
-    stream = local.inboxes.streams.reserve(local.reader())
+    stream = local.inboxes.streams.reserve(local.reader(), "ann")
     async with asyncio.timeout(20):
         while local.inboxes.streams._open:
             await asyncio.sleep(0.01)
-    assert [event async for event in local.inboxes.streams.follow(stream, None)] == []
+
+    async def allowed() -> bool:
+        return True
+
+    assert [event async for event in local.inboxes.streams.follow(stream, None, allowed)] == []
 
 
 async def test_a_stream_that_cannot_keep_up_is_told_to_read_anew(local: Office) -> None:
-    stream = local.inboxes.streams.reserve(local.reader())
+    stream = local.inboxes.streams.reserve(local.reader(), "ann")
     for n in range(500):
         stream.push(b"event: message\ndata: %d\n\n" % n)
     assert len(stream.waiting) <= 100
     assert stream.waiting[0].startswith(b"event: refresh")
+
+
+async def test_an_account_has_so_many_streams_and_no_more(
+    local: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.inbox.streams.MOST_PER_ACCOUNT", 2)
+    await local.call("PUT", "/v1/tenants/second/settings", {"title": "x"})
+    await local.call("PUT", "/v1/tenants/second/inboxes/main", {"title": "x"})
+    async with listening(local), listening(local, "v"):
+        path = "/v1/tenants/second/inboxes/main/users/u/stream"
+        assert (await local.call("GET", path)).status == 429
+
+
+async def test_a_stream_waits_for_so_many_bytes_and_no_more(local: Office) -> None:
+    stream = local.inboxes.streams.reserve(local.reader(), "ann")
+    for _ in range(50):
+        stream.push(b"x" * 20_000)
+    assert sum(map(len, stream.waiting)) <= 256 * 1024
+
+
+async def test_a_stream_ends_with_its_token(local: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waystation.inbox.streams._CHECK_SECONDS", 0.0)
+    async with listening(local) as stream:
+        await stream.next()
+        assert (await local.call("POST", "/v1/tenants/acme/rotate-key")).status == 204
+        await local.sent("u", title="secret")
+        async with asyncio.timeout(20):
+            rest = await stream.rest()
+        assert b"secret" not in rest
+
+
+async def test_what_all_were_read_by_is_not_undone_by_another_mark(local: Office) -> None:
+    id_ = await local.sent("u")
+    await local.call("POST", local.user("u", "read-all"))
+    async with listening(local) as stream:
+        await stream.next()
+        await local.mark(id_, "archive")
+        assert "read" not in await stream.until("changed", id=id_)
+
+
+async def test_one_that_is_stored_late_with_an_earlier_id_is_not_left_out(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    """Two processes whose clocks are apart."""
+    file = f"sqlite:///{tmp_path}/way.db"
+    async with office_at(clock, store=file) as one, office_at(clock, store=file) as other:
+        last = await one.sent("u", title="seen")
+        clock.advance(-3)
+        await other.sent("u", title="late")
+        clock.advance(10)
+        async with listening(one, last_id=last) as stream:
+            titles = [(await stream.until("message"))["message"]["title"] for _ in range(2)]
+        assert sorted(titles) == ["late", "seen"]
 
 
 @pytest.mark.parametrize("last", ["a#b", "x" * 200, "a/b"])

@@ -192,9 +192,7 @@ class InboxController(Controller):
         inboxes: InboxService,
     ) -> Published:
         place = Place(tenant, inbox)
-        return await inboxes.publishing.add_users(
-            request.user.user_id, place, message_id, data.uids
-        )
+        return await inboxes.add_users(request.user.user_id, place, message_id, data.uids)
 
     @delete("/messages/{message_id:str}", summary="Withdraw a message from every reader")
     async def withdraw(

@@ -8,12 +8,13 @@ once, however often somebody asks for it.
 from __future__ import annotations
 
 import asyncio
-import random
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from waystation.errors import Overloaded, TransactionCancelled
+from waystation.errors import ConditionFailed, Overloaded, TransactionCancelled
+from waystation.inbox.broadcasts import again
 from waystation.inbox.states import (
     NOTHING,
     Amounts,
@@ -23,21 +24,36 @@ from waystation.inbox.states import (
     is_message,
     unchanged,
 )
-from waystation.inbox.tables import TOTAL, Entry, Member, Receipt, Taxonomy, UserStats
-from waystation.store import Check, Delete, Put, Update, absent, add, exists, key_of, set_to
+from waystation.inbox.tables import MARKS, TOTAL, Entry, Member, Receipt, Taxonomy, UserStats
+from waystation.store import (
+    Check,
+    Delete,
+    Item,
+    Put,
+    Update,
+    absent,
+    exists,
+    key_of,
+    set_or_remove,
+    set_to,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from waystation.inbox.broadcasts import Broadcasts, Live
     from waystation.inbox.metrics import InboxMetrics
     from waystation.inbox.readers import Reader
     from waystation.inbox.tables import PublicEntry, UserMessage
-    from waystation.store import Action, Condition, Edit, Store
+    from waystation.store import Action, Condition, Edit, Query, Store
+
+I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
 
 TRIES = 30
 _FOLDED_AT_ONCE = 40
 _FIXED_AT_ONCE = 90
+_ALL_READ = ("public_to", "read_epoch", "floor", "seen_epoch", "public_seen_to")
+_YIELD_EVERY = 200
 
 
 class Drift(msgspec.Struct):
@@ -66,17 +82,17 @@ class Books:
 
     async def load_some(self, readers: Sequence[Reader], category: str | None) -> list[Book]:
         """The totals of some readers, and their counters of one category."""
-        names = [TOTAL] if category is None else [TOTAL, category]
         while True:
-            keys = [reader.stats(name) for reader in readers for name in names]
-            rows = await self._store.batch_get(keys)
+            totals = await self._store.batch_get([reader.stats() for reader in readers])
+            named: list[UserStats | None] = [None] * len(readers)
+            if category is not None:
+                named = await self._store.batch_get([r.stats(category) for r in readers])
             books = []
-            for n, reader in enumerate(readers):
-                found = rows[n * len(names) : (n + 1) * len(names)]
+            for reader, *found in zip(readers, totals, named, strict=True):
                 book = _book(reader, [stats for stats in found if stats is not None])
                 if book is None:
                     await self.join(reader)
-                else:
+                elif book.is_whole:
                     books.append(book)
             if len(books) == len(readers):
                 return books
@@ -91,7 +107,7 @@ class Books:
             return
         live = await self._broadcasts.live(reader.place, fresh=True)
         total = _new_total(reader)
-        total.epoch, total.floor = 1, live.revision
+        total.epoch, total.floor, total.revision = 1, live.revision, 1
         try:
             await self._store.transact(Put(total, when=absent()), Put(self._member(reader)))
         except TransactionCancelled:
@@ -111,15 +127,29 @@ class Books:
             joined_at=self._store.now(),
         )
 
+    async def message(self, reader: Reader, id_: str) -> UserMessage | None:
+        """A row below `m#`, with marks that conditions can speak of."""
+        found = await self._store.get(reader.message(id_))
+        if found is None or not found.odd:
+            return found
+        edits = [set_or_remove(name, getattr(found, name)) for name in MARKS]
+        with suppress(ConditionFailed):  # it is gone
+            await self._store.update(key_of(found), *edits, when=exists())
+        return await self._store.get(reader.message(id_))
+
     async def is_current(self, book: Book) -> bool:
         """Whether a book is still as it was read."""
         total = await self._store.get(book.reader.stats())
-        return (0 if total is None else total.revision) == book.total.revision
+        return (None if total is None else total.revision) == book.total.revision
 
     async def passed(self, reader: Reader) -> list[Entry]:
         """What the counters contain although it has expired."""
         query = reader.entries().at_most(self._store.now())
-        return [entry async for entry in self._store.iterate(query)]
+        first = await self._store.query(query, limit=_FOLDED_AT_ONCE + 1)
+        if len(first.items) <= _FOLDED_AT_ONCE:
+            return list(first.items)
+        await self.fold(reader)  # so that the next count finds less
+        return [entry async for entry in self._paced(query)]
 
     async def fold(self, reader: Reader) -> None:
         """Take what has expired out of the counters."""
@@ -172,12 +202,24 @@ class Books:
 
     async def _look(self, recount: _Recount, live: Live) -> None:
         reader = recount.book.reader
-        async for receipt in self._store.iterate(reader.receipts()):
+        async for receipt in self._paced(reader.receipts()):
             recount.add_receipt(receipt)
-        async for message in self._store.iterate(reader.messages()):
+        async for message in self._paced(reader.messages()):
             recount.add_message(message, live)
-        async for entry in self._store.iterate(reader.entries()):
+        async for entry in self._paced(reader.entries()):
             recount.compare(entry)
+
+    async def _paced(self, query: Query[I]) -> AsyncIterator[I]:
+        """Everything of a query, in pages so small that others come in between."""
+        cursor: str | None = None
+        while True:
+            page = await self._store.query(query, limit=_YIELD_EVERY, after=cursor)
+            for item in page.items:
+                yield item
+            await asyncio.sleep(0)
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     async def _settle(self, recount: _Recount) -> None:
         """Write what was found, as long as nothing changes meanwhile."""
@@ -186,6 +228,8 @@ class Books:
             guard = absent()
         elif recount.known:
             guard = unchanged(total, "revision")
+        elif total.odd:
+            guard = exists()
         else:
             guard = unchanged(total, "epoch", "published", "read")
         expected = recount.expected()
@@ -198,8 +242,14 @@ class Books:
         while len(changes) > _FIXED_AT_ONCE:
             await self._store.transact(*changes[:_FIXED_AT_ONCE], check)
             changes = changes[_FIXED_AT_ONCE:]
-        sets = [*_sets(expected.get(TOTAL, NOTHING)), set_to("epoch", (book.total.epoch or 0) + 1)]
-        whole_total = Update(book.reader.stats(), *sets, add("revision", 1), when=guard)
+        sets = [
+            *_sets(expected.get(TOTAL, NOTHING)),
+            set_to("epoch", book.epoch + 1),
+            set_to("revision", (book.total.revision or 0) + 1),
+        ]
+        if book.total.odd:
+            sets += [set_to(name, getattr(book.total, name)) for name in _ALL_READ]
+        whole_total = Update(book.reader.stats(), *sets, when=guard)
         await self._store.transact(whole_total, Put(self._member(book.reader)), *changes)
 
 
@@ -292,11 +342,6 @@ def sums(
 
 def same_entry(entry: Entry) -> Condition:
     return unchanged(entry, "id", "read", "epoch", "unread_epoch")
-
-
-async def again(attempt: int) -> None:
-    """Wait a moment after others were quicker, longer each time."""
-    await asyncio.sleep(random.random() * 0.002 * attempt)  # noqa: S311 - jitter
 
 
 def receipt_entry(receipt: Receipt) -> Entry:

@@ -3,8 +3,11 @@ alive at a time that every process can keep a list of them."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import OrderedDict
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -26,7 +29,7 @@ MOST_LIVE = 2_000
 _FRESH_SECONDS = 1.0
 _MOST_KEPT = 100_000
 _AT_ONCE = 40
-_TRIES = 20
+_TRIES = 30
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -52,13 +55,25 @@ class Broadcasts:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: OrderedDict[Place, Live] = OrderedDict()
+        self._looking: dict[Place, asyncio.Task[Live]] = {}
+        self._turns: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._kept = 0
 
     async def live(self, place: Place, *, fresh: bool = False) -> Live:
+        if fresh:
+            return await self._look(place)
+        known = self._known.get(place)
+        if known is not None and 0 <= self._store.clock() - known.at < _FRESH_SECONDS:
+            return known
+        looking = self._looking.get(place)
+        if looking is None:  # those who come at the same time wait for one look
+            looking = self._looking[place] = asyncio.create_task(self._look(place))
+            looking.add_done_callback(lambda _: self._looking.pop(place, None))
+        return await asyncio.shield(looking)
+
+    async def _look(self, place: Place) -> Live:
         now = self._store.clock()
         known = self._known.get(place)
-        if known is not None and not fresh and 0 <= now - known.at < _FRESH_SECONDS:
-            return known
         stats = await self._store.get(place.stats())
         if stats is None or stats.revision is None:
             stats = await self._adopt_all(place, stats)
@@ -94,18 +109,28 @@ class Broadcasts:
     async def publish(self, message: PublicMessage, place: Place, *more: Action) -> None:
         """Store a message to everyone, with whatever else belongs to it. TransactionCancelled has
         the reasons of `more` first."""
-        for _ in range(_TRIES):
+        turn = self._turns.setdefault(place, asyncio.Lock())
+        async with turn:  # numbers are given one by one
+            await self._publish(message, place, more)
+
+    async def _publish(
+        self, message: PublicMessage, place: Place, more: tuple[Action, ...]
+    ) -> None:
+        for attempt in range(_TRIES):
             live = await self.live(place, fresh=True)
             now = self._store.now()
             if sum(entry.expires > now for entry in live.entries) >= MOST_LIVE:
                 raise Conflict(f"an inbox has at most {MOST_LIVE} live messages to everyone")
+            stats = await self._store.get(place.stats())
+            revision = None if stats is None else stats.revision
             try:
                 await self._store.transact(
-                    *more, Put(message, when=absent()), *_numbered(message, place, live.revision, 1)
+                    *more, Put(message, when=absent()), *_numbered(message, place, revision, 1)
                 )
             except TransactionCancelled as error:
                 if any(error.reasons[: len(more)]):
                     raise
+                await again(attempt)
             else:
                 self.forget(place)
                 return
@@ -113,7 +138,7 @@ class Broadcasts:
 
     async def withdraw(self, place: Place, id_: str) -> None:
         """Take a message from everyone."""
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             await self.live(place, fresh=True)  # which adopts it, if another service wrote it
             message = await self._store.get(place.message(id_))
             if message is None:
@@ -126,6 +151,7 @@ class Broadcasts:
                     *_counted(place, [category_of(message)], -1, add("revision", 1)),
                 )
             except TransactionCancelled:
+                await again(attempt)
                 continue
             self.forget(place)
             return
@@ -150,7 +176,7 @@ class Broadcasts:
     async def adopt(self, message: PublicMessage) -> None:
         """Give a message that another service wrote a number."""
         place = _place_of(message)
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             stats = await self._store.get(place.stats())
             revision = None if stats is None else stats.revision
             adopted = (attr("entered").absent()) & exists()
@@ -162,6 +188,7 @@ class Broadcasts:
             except TransactionCancelled as error:
                 if error.reasons[0] is not None:
                     return  # it is gone, or was adopted
+                await again(attempt)
             else:
                 self.forget(place)
                 return
@@ -180,7 +207,7 @@ class Broadcasts:
 
     async def recount(self, place: Place, *, fix: bool = True) -> dict[str, tuple[int, int]]:
         """Which counters are not what they should be: what they say, and what is right."""
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             await self.fold(place)
             total = await self._store.get(place.stats())
             entries = [entry async for entry in self._store.iterate(place.entries())]
@@ -193,17 +220,20 @@ class Broadcasts:
             if not fix or (not wrong and total is not None and total.revision is not None):
                 return wrong
             guard = _at(None if total is None else total.revision)
+            if total is not None and total.odd:
+                guard = exists()
             updates = [
                 Update(place.stats(category), set_to("published", right))
                 for category, (_, right) in wrong.items()
                 if category != "*"
             ]
-            whole = Update(
-                place.stats(), set_to("published", expected["*"]), add("revision", 1), when=guard
-            )
+            revision = 0 if total is None else total.revision or 0
+            sets = [set_to("published", expected["*"]), set_to("revision", revision + 1)]
+            whole = Update(place.stats(), *sets, when=guard)
             try:
                 await self._store.transact(whole, *updates[:99])
             except TransactionCancelled:
+                await again(attempt)
                 continue
             self.forget(place)
             return wrong
@@ -238,7 +268,9 @@ def _numbered(
 
 def _at(revision: int | None) -> Condition:
     place = attr("revision")
-    return place == revision if revision else place.absent()
+    if revision is None:  # or what is no number
+        return ~place.is_type("N")
+    return place == revision
 
 
 def _counted(
@@ -267,3 +299,8 @@ def _counted(
 
 def _place_of(message: PublicMessage) -> Place:
     return Place(message.tenant_key, message.inbox_key)
+
+
+async def again(attempt: int) -> None:
+    """Wait a moment after others were quicker, longer each time."""
+    await asyncio.sleep(random.random() * 0.002 * attempt)  # noqa: S311 - jitter

@@ -7,13 +7,15 @@ deleted it since, does not get it again, so that a list can be worked through an
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from waystation.errors import ConditionFailed, Overloaded, TransactionCancelled
-from waystation.inbox.books import TRIES, again
+from waystation.errors import ConditionFailed, Overloaded, TransactionCancelled, WaystationError
+from waystation.inbox.books import TRIES
+from waystation.inbox.broadcasts import again
 from waystation.inbox.readers import Place
 from waystation.inbox.tables import Audiences, Part, Publication, Taxonomy, UserMessage
 from waystation.patterns import RESCUE_MS, TimedWork, Timers
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from waystation.inbox.states import Book
     from waystation.patterns import Look
     from waystation.store import Action, Store
+
+log = logging.getLogger(__name__)
 
 FEW = 20
 """Users whose copies and counters fit into one transaction."""
@@ -65,12 +69,15 @@ class Distribution:
 
     async def hurry(self, id_: str) -> None:
         """Do what there is to do for a message, as far as a caller would wait for it; the rest goes
-        on in the background."""
+        on in the background. It is accepted, whatever goes wrong now: its timer leads to it."""
         ends = time.monotonic() + _INLINE_SECONDS
-        while time.monotonic() < ends:
-            if not await self._step(id_):
-                return
-        await self._timers.ensure(id_, self._timers.now())
+        try:
+            while time.monotonic() < ends:
+                if not await self._step(id_):
+                    return
+            await self._timers.ensure(id_, self._timers.now())
+        except WaystationError as error:
+            log.warning("message %s is not given out yet: %s", id_, error)
         if self._background:
             self.timed.kick(id_)
 

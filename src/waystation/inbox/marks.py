@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from waystation.errors import NotFound, Overloaded, TransactionCancelled
-from waystation.inbox.books import TRIES, again, receipt_entry
+from waystation.inbox.books import TRIES, receipt_entry
+from waystation.inbox.broadcasts import again
 from waystation.inbox.states import (
     NOTHING,
     Amounts,
@@ -55,7 +56,7 @@ class Marks:
 
     async def mark(self, reader: Reader, id_: str, mark: Mark) -> None:
         for attempt in range(TRIES):
-            actions = await self._actions(reader, id_, mark)
+            actions = await self._actions(reader, id_, mark, fresh=attempt > 0)
             if not actions:
                 return
             try:
@@ -66,11 +67,11 @@ class Marks:
                 return
         raise Overloaded("this message is changed by too many at once", retry_after=1.0)
 
-    async def _actions(self, reader: Reader, id_: str, mark: Mark) -> list[Action]:
-        live = await self._broadcasts.live(reader.place)
+    async def _actions(self, reader: Reader, id_: str, mark: Mark, *, fresh: bool) -> list[Action]:
+        live = await self._broadcasts.live(reader.place, fresh=fresh)
         if id_ in live.withdrawn:
             raise NotFound("there is no such message")
-        message = await self._store.get(reader.message(id_))
+        message = await self._books.message(reader, id_)
         now = int(self._store.clock() * 1000)
         if message is not None and is_message(message):
             book = await self._books.load_one(reader, category_of(message))
@@ -93,7 +94,7 @@ class Marks:
     async def remove(self, reader: Reader, id_: str) -> None:
         """Take back a message that was withdrawn, as if it had never been sent."""
         for attempt in range(TRIES):
-            message = await self._store.get(reader.message(id_))
+            message = await self._books.message(reader, id_)
             if message is None or not is_message(message):
                 return
             book = await self._books.load_one(reader, category_of(message))

@@ -24,7 +24,12 @@ class InboxMetrics:
             ["audience"],
             registry=None,
         )
+        self.passed_over = Counter(
+            "waystation_inbox_passed_over",
+            "Changes of other services that could not be accounted for",
+            registry=None,
+        )
         self.streams = Gauge("waystation_inbox_streams", "Streams that are open", registry=None)
 
     def collectors(self) -> list[Collector]:
-        return [self.drift, self.published, self.streams]
+        return [self.drift, self.published, self.passed_over, self.streams]

@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from waystation.errors import Conflict, InvalidInput, NotFound, Overloaded, TransactionCancelled
 from waystation.ids import OrderedIds, is_id, secret_hash
-from waystation.inbox.books import TRIES, again
+from waystation.inbox.books import TRIES
+from waystation.inbox.broadcasts import again
 from waystation.inbox.distribution import FEW, PART, place_of
 from waystation.inbox.readers import check_category, check_name
 from waystation.inbox.states import expiry_of
@@ -23,6 +24,7 @@ from waystation.inbox.tables import (
     Content,
     NaturalKey,
     Part,
+    PartKey,
     Publication,
     PublicMessage,
     Taxonomy,
@@ -153,9 +155,10 @@ class Publishing:
             raise Conflict("another message was sent with this host_system_id")
         publication = await self._store.get(Publication.key(found.id))
         if publication is None:
+            message = await self._store.get(place.message(found.id))
             return Published(
                 id=found.id,
-                status="published",
+                status="withdrawn" if message is None else "published",
                 audience="everyone",
                 duplicate=True,
                 expires_at=iso(found.expires_at),
@@ -274,8 +277,12 @@ class Publishing:
         for n, uid in enumerate(uids):
             check_name(f"uids[{n}]", uid)
         uids = list(dict.fromkeys(uids))
+        digest = secret_hash("\n".join(uids))
         for attempt in range(TRIES):
             publication = await self._publication(account, place, id_)
+            known = PartKey(id=id_, digest=digest, expires_at=publication.expires_at)
+            if await self._store.get(key_of(known)) is not None:
+                return shown_publication(publication)
             if publication.status not in ("publishing", "published"):
                 raise Conflict("the message is withdrawn")
             more = _parts(publication, uids)
@@ -292,7 +299,8 @@ class Publishing:
                 when=exists() & same & usable,
             )
             try:
-                await self._store.transact(changed, *(Put(part, when=absent()) for part in more))
+                parts = [Put(part, when=absent()) for part in more]
+                await self._store.transact(changed, Put(known, when=absent()), *parts)
             except TransactionCancelled:
                 await again(attempt)
                 continue

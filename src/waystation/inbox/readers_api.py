@@ -185,8 +185,9 @@ class ReaderController(Controller):
             except InvalidInput:
                 raise InvalidInput("Last-Event-ID", "this is not an id from this stream") from None
         await inboxes.books.load(reader)
-        stream = inboxes.streams.reserve(reader)
-        return Stream(inboxes.streams.follow(stream, last_event_id), media_type="text/event-stream")
+        authorization = request.headers.get("authorization")
+        events = await inboxes.stream(authorization, reader, last_event_id)
+        return Stream(events, media_type="text/event-stream")
 
 
 async def _reader(

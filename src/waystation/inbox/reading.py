@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from waystation.errors import Overloaded
 from waystation.inbox.books import sums
-from waystation.inbox.states import is_hidden, is_message
+from waystation.inbox.states import expiry_of, is_hidden, is_message
 from waystation.inbox.tables import PublicEntry
 from waystation.inbox.views import CategoryCounts, Counts, MessageView, message_view
 
@@ -77,7 +77,8 @@ class _State:
             named, read = row.category, self.book.is_public_read(row, receipt)
             archived = is_hidden(receipt)
         else:
-            if not is_message(row) or row.id in self.live.withdrawn:
+            gone = row.id in self.live.withdrawn or expiry_of(row) <= self._now
+            if gone or not is_message(row):
                 return False
             own = self.book.entry(row)
             named, read = own.category, self.book.is_read(own)
@@ -110,7 +111,8 @@ class Reading:
     async def counts(self, reader: Reader) -> Counts:
         """Exact at this instant, whatever the database has yet to remove."""
         counts = await self._at_rest(reader)
-        if min(counts.total, counts.unread, counts.unseen) < 0:
+        named = [n for c in counts.categories.values() for n in (c.total, c.unread)]
+        if min(counts.total, counts.unread, counts.unseen, *named) < 0:
             await self._books.recount(reader)  # another service has counted differently
             counts = await self._at_rest(reader)
         return counts
@@ -141,7 +143,9 @@ class Reading:
             if not is_hidden(receipt):
                 unread = int(not book.is_public_read(entry, receipt))
                 counts.count(entry.category, 1, unread, unread if entry.number > seen else 0)
-        counts.categories = {c: n for c, n in sorted(counts.categories.items()) if n.total}
+        counts.categories = {
+            c: n for c, n in sorted(counts.categories.items()) if n.total or n.unread
+        }
         return counts
 
     async def _leave_out_withdrawn(self, reader: Reader, state: _State, counts: Counts) -> None:
@@ -197,7 +201,8 @@ class Reading:
         self, reader: Reader, state: _State, position: str | None
     ) -> AsyncIterator[UserMessage | PublicEntry]:
         """Both kinds, newest first, after a position: the kind of a message, and its id. An own
-        message comes before a public one of the same id."""
+        message comes before a public one of the same id. What has expired is among them: whoever
+        looks at it has done some work."""
         public = state.shown()
         query = reader.messages()
         if position is not None:
@@ -206,7 +211,9 @@ class Reading:
             query = query.before(last)
         cursor: str | None = None
         while True:
-            page = await self._store.query(query, limit=_PAGE, after=cursor, reverse=True)
+            page = await self._store.query(
+                query, limit=_PAGE, after=cursor, reverse=True, expired=True
+            )
             for message in page.items:
                 while public and public[-1].id > message.id:
                     yield public.pop()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.accounts import PLANS, User
-from waystation.errors import NotFound
+from waystation.errors import NotFound, WaystationError
 from waystation.inbox.books import Books, Drift
 from waystation.inbox.broadcasts import Broadcasts
 from waystation.inbox.distribution import Distribution
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from waystation.seam import Parts, Permission
 
 _RECONCILED_AT_ONCE = 50
+_RECONCILE_SECONDS = 2.0
 _BEARER = "bearer "
 
 
@@ -63,7 +65,7 @@ class Inbox:
             store, self.tenants, self.broadcasts, self.distribution, self.metrics
         )
         self.streams = Streams(store, self.reading, self.metrics, parts.stopping)
-        self.watching = Watching(store, self.books, self.broadcasts)
+        self.watching = Watching(store, self.books, self.broadcasts, self.metrics)
 
     async def reader(
         self, authorization: str | None, place: Place, uid: str, needed: Permission
@@ -86,15 +88,39 @@ class Inbox:
 
     async def publish(self, account: str, place: Place, given: NewMessage) -> Published:
         """Publish a message, as far as the account's plan lets it."""
+        await self._charge(account)
+        published = await self.publishing.publish(account, place, given)
+        self.streams.hurry()
+        return published
+
+    async def add_users(self, account: str, place: Place, id_: str, uids: list[str]) -> Published:
+        """Send a message to more users, as far as the account's plan lets it."""
+        await self._charge(account)
+        published = await self.publishing.add_users(account, place, id_, uids)
+        self.streams.hurry()
+        return published
+
+    async def _charge(self, account: str) -> None:
         user = await self._store.get(User.key(account))
         if user is None:
             raise NotFound("the account no longer exists")
         limit = PLANS[user.plan].events_per_minute
         if limit is not None:
             self._limiter.take(account, Limit(limit, 60))
-        published = await self.publishing.publish(account, place, given)
-        self.streams.hurry()
-        return published
+
+    async def stream(self, authorization: str | None, reader: Reader, last_id: str | None) -> Any:
+        """What happens in a reader's inbox, for as long as the caller may see it."""
+        settings = await self.tenants.settings(reader.tenant)
+        stream = self.streams.reserve(reader, "" if settings is None else settings.uid)
+
+        async def allowed() -> bool:
+            try:
+                await self.reader(authorization, reader.place, reader.uid, "read")
+            except WaystationError:
+                return False
+            return True
+
+        return self.streams.follow(stream, last_id, allowed)
 
     async def publish_from_house(
         self, account: str, tenant: str, inbox: str, message: dict[str, object]
@@ -119,9 +145,14 @@ class Inbox:
                 drifted.append(ReaderDrift(PUBLIC, counters))
         after = None if cursor is None else self._cursors.open(cursor, scope)
         page = await self._store.query(place.members(), limit=_RECONCILED_AT_ONCE, after=after)
+        ends, checked, position = time.monotonic() + _RECONCILE_SECONDS, 0, page.cursor
         for member in page.items:
             found = await self.books.recount(place.reader(member.uid), fix=fix)
+            checked += 1
             if found:
                 drifted.append(ReaderDrift(member.uid, found))
-        more = None if page.cursor is None else self._cursors.seal(page.cursor, scope)
-        return len(page.items), drifted, more
+            if time.monotonic() > ends and checked < len(page.items):
+                position = self._store.cursor(place.members(), member)
+                break
+        more = None if position is None else self._cursors.seal(position, scope)
+        return checked, drifted, more

@@ -13,7 +13,7 @@ import msgspec
 
 from waystation.inbox.readers import Reader
 from waystation.inbox.tables import TOTAL, Entry, UserStats
-from waystation.store import Update, add, attr
+from waystation.store import Update, add, attr, exists
 
 if TYPE_CHECKING:
     from waystation.inbox.tables import Message, PublicEntry, Receipt, UserMessage
@@ -52,6 +52,12 @@ class Book(msgspec.Struct):
     @property
     def epoch(self) -> int:
         return self.total.epoch or 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its parts are of one moment. Categories are read after the total: one in which
+        all was read since is of an epoch that the total does not know."""
+        return all(stats.read_epoch <= self.epoch for stats in self.categories.values())
 
     def is_read(self, entry: Entry) -> bool:
         """Whether an own message is."""
@@ -108,7 +114,10 @@ class Book(msgspec.Struct):
         for category, amounts in changes.items():
             total = total.plus(amounts)
             if category is not None and amounts != NOTHING:
-                updates.append(Update(self.reader.stats(category), *_adds(amounts)))
+                known = self.categories.get(category)
+                # Total and category may have been read at different moments.
+                same = _still("read_epoch", 0 if known is None else known.read_epoch)
+                updates.append(Update(self.reader.stats(category), *_adds(amounts), when=same))
         guarded = attr("epoch") == self.epoch
         first = Update(self.reader.stats(), *_adds(total), add("revision", 1), when=guarded)
         return [first, *updates]
@@ -120,7 +129,10 @@ def _adds(amounts: Amounts) -> list[Any]:
 
 
 def unchanged(item: Item, *fields: str) -> Condition:
-    """That some fields of an item are still as they were read."""
+    """That some fields of an item are still as they were read. Of one that was mended, only that
+    it is there can be said."""
+    if getattr(item, "odd", None):
+        return exists()
     conditions = [_still(field, getattr(item, field)) for field in fields]
     found = conditions[0]
     for condition in conditions[1:]:

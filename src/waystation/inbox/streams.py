@@ -23,7 +23,7 @@ from waystation.inbox.tables import PublicMessage, Receipt, UserMessage, UserSta
 from waystation.inbox.views import MessageView, message_view, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from waystation.inbox.metrics import InboxMetrics
     from waystation.inbox.reading import Reading
@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_STREAMS = 5_000
-MOST_PER_TENANT = 2_000
+MOST_PER_ACCOUNT = 2_000
 MOST_PER_READER = 10
 MOST_CAUGHT_UP = 100
 """Messages that a stream begins with after a break; more, and the inbox is to be read anew."""
 
 _OVERLAP_MS = 5_000
 _MOST_WAITING = 100
+_MOST_WAITING_BYTES = 256 * 1024
+_CHECK_SECONDS = 2.0
+"""How soon a stream ends whose caller may not see it any more."""
+
 _CLAIM_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 15.0
 _LIFE_SECONDS = 900.0
@@ -51,19 +55,27 @@ _AT_ONCE = 500
 class Stream:
     """One open stream: what it has yet to send, ready as bytes."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, account: str) -> None:
         self.reader = reader
+        self.account = account
         self.waiting: list[bytes] = []
+        self._size = 0
         self.counts_due: float | None = None
         self.bell = asyncio.Event()
         self.claim: asyncio.TimerHandle | None = None
 
     def push(self, event: bytes) -> None:
-        if len(self.waiting) >= _MOST_WAITING:
-            self.waiting = [_event("refresh", {})]
-        else:
-            self.waiting.append(event)
+        self._size += len(event)
+        if len(self.waiting) >= _MOST_WAITING or self._size > _MOST_WAITING_BYTES:
+            event = _event("refresh", {})
+            self.waiting, self._size = [], len(event)
+        self.waiting.append(event)
         self.count_soon()
+
+    def take(self) -> bytes:
+        """What is to be sent now."""
+        taken, self.waiting, self._size = b"".join(self.waiting), [], 0
+        return taken
 
     def count_soon(self) -> None:
         if self.counts_due is None:
@@ -86,7 +98,7 @@ class Streams:
         self._stopping = stopping
         self._readers: dict[Reader, set[Stream]] = {}
         self._places: dict[Place, set[Stream]] = {}
-        self._tenants: dict[str, int] = {}
+        self._accounts: dict[str, int] = {}
         self._open = 0
         self._follower: asyncio.Task[None] | None = None
         self._hint = asyncio.Event()
@@ -95,19 +107,19 @@ class Streams:
         """Something was just written here: look at once."""
         self._hint.set()
 
-    def reserve(self, reader: Reader) -> Stream:
+    def reserve(self, reader: Reader, account: str) -> Stream:
         """A place for one more stream, refused where there are enough. It is taken at once, and
         given back if nobody comes for it."""
-        if self._open >= MOST_STREAMS or self._tenants.get(reader.tenant, 0) >= MOST_PER_TENANT:
+        if self._open >= MOST_STREAMS or self._accounts.get(account, 0) >= MOST_PER_ACCOUNT:
             raise TooManyRequests("too many streams are open", retry_after=30.0)
         if len(self._readers.get(reader, ())) >= MOST_PER_READER:
             raise TooManyRequests(
                 f"a user has at most {MOST_PER_READER} streams at a time", retry_after=30.0
             )
-        stream = Stream(reader)
+        stream = Stream(reader, account)
         self._readers.setdefault(reader, set()).add(stream)
         self._places.setdefault(reader.place, set()).add(stream)
-        self._tenants[reader.tenant] = self._tenants.get(reader.tenant, 0) + 1
+        self._accounts[account] = self._accounts.get(account, 0) + 1
         self._open += 1
         self._metrics.streams.set(self._open)
         loop = asyncio.get_running_loop()
@@ -125,20 +137,22 @@ class Streams:
             held[key].discard(stream)
             if not held[key]:
                 del held[key]
-        self._tenants[reader.tenant] -= 1
-        if not self._tenants[reader.tenant]:
-            del self._tenants[reader.tenant]
+        self._accounts[stream.account] -= 1
+        if not self._accounts[stream.account]:
+            del self._accounts[stream.account]
         self._open -= 1
         self._metrics.streams.set(self._open)
 
-    async def follow(self, stream: Stream, last_id: str | None) -> AsyncIterator[bytes]:
-        """What a stream sends. It ends by itself after a while, so that its caller must show its
-        token again. Messages that came after `last_id` are sent first."""
+    async def follow(
+        self, stream: Stream, last_id: str | None, allowed: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[bytes]:
+        """What a stream sends, for as long as it is `allowed` to. It ends by itself after a while.
+        Messages that came after `last_id` are sent first."""
         if stream.claim is None or stream.claim.cancelled() or not self._holds(stream):
             return  # it came too late
         stream.claim.cancel()
         try:
-            async for event in self._events(stream, last_id):
+            async for event in self._events(stream, last_id, allowed):
                 yield event
         finally:
             self._give_back(stream)
@@ -146,8 +160,10 @@ class Streams:
     def _holds(self, stream: Stream) -> bool:
         return stream in self._readers.get(stream.reader, ())
 
-    async def _events(self, stream: Stream, last_id: str | None) -> AsyncIterator[bytes]:
-        begun = time.monotonic()
+    async def _events(
+        self, stream: Stream, last_id: str | None, allowed: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[bytes]:
+        begun = checked = time.monotonic()
         yield b"retry: 2000\n\n"
         if last_id is not None:
             yield await self._caught_up(stream.reader, last_id)
@@ -155,10 +171,13 @@ class Streams:
         stream.counts_due = begun
         while not self._stopping.is_set() and time.monotonic() - begun < _LIFE_SECONDS:
             stream.bell.clear()
-            if stream.waiting:
-                waiting, stream.waiting = stream.waiting, []
-                yield b"".join(waiting)
             now = time.monotonic()
+            if now - checked > _CHECK_SECONDS:
+                checked = now
+                if not await allowed():
+                    return
+            if stream.waiting:
+                yield stream.take()
             if stream.counts_due is not None and stream.counts_due <= now:
                 stream.counts_due = None
                 counts = await self._reading.counts(stream.reader)
@@ -259,20 +278,25 @@ def _event_of(change: Change) -> bytes | None:
     if isinstance(row, Receipt):
         if row.deletedat is not None:
             return _event("removed", {"id": row.id})
-        if new is None:
-            return None
-        shown = {"id": row.id, "read": row.readat is not None}
-        return _event("changed", {**shown, "archived": row.archivedat is not None})
+        return None if new is None else _event("changed", _changed(old, new))
     if new is None:
         return _event("removed", {"id": row.id})
     if isinstance(new, PublicMessage):
         return _message_event(_fresh_view(new)) if change.kind == "insert" else None
     if not is_message(row):
-        return _event("changed", {"id": row.id, "read": True, "archived": False})
+        return _event("changed", {"id": row.id, "read": True})
     if change.kind == "insert":
         return _message_event(_fresh_view(row))
-    shown = {"id": row.id, "read": row.readat is not None}
-    return _event("changed", {**shown, "archived": row.archivedat is not None})
+    return _event("changed", _changed(old, new))
+
+
+def _changed(old: Any, new: Any) -> dict[str, Any]:
+    """What a mark has changed. Of one that was not read by itself, only its own marks are known."""
+    shown: dict[str, Any] = {"id": new.id, "archived": new.archivedat is not None}
+    before = (None, None) if old is None else (old.readat, old.unread_epoch)
+    if before != (new.readat, new.unread_epoch):
+        shown["read"] = new.readat is not None
+    return shown
 
 
 def _fresh_view(row: UserMessage | PublicMessage) -> MessageView:

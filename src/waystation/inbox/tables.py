@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from waystation.store import RawItem
 
 PUBLIC: Literal["$public"] = "$public"
+MARKS = ("readat", "archivedat", "epoch", "unread_epoch")
+"""What a message says about its reader."""
+
 TOTAL = "*"
 """The stats item that counts all categories together."""
 
@@ -56,14 +59,21 @@ def _message(raw: RawItem, wrong: frozenset[str]) -> dict[str, Any]:
         found["message"] = {"title": str(parts.get("title") or ""), "body": parts.get("body")}
         if isinstance(link := parts.get("cta_uri"), str):
             found["message"]["cta_uri"] = link
-    if "readat" in wrong and raw.get("readat"):
+    if raw.get("readat") and not isinstance(raw["readat"], int):
         found["readat"] = 0  # at some time or other
-    return found
+    given = [raw[name] for name in MARKS if raw.get(name) is not None]
+    odd = any(isinstance(mark, bool) or not isinstance(mark, int) for mark in given)
+    return found | {"odd": odd or None}
 
 
 def _nothing(raw: RawItem, wrong: frozenset[str]) -> dict[str, Any]:
-    """Another service's settings or counters: what does not fit is taken as not said."""
+    """Another service's settings: what does not fit is taken as not said."""
     return {}
+
+
+def _uncounted(raw: RawItem, wrong: frozenset[str]) -> dict[str, Any]:
+    """Counters that cannot be counted on: all is counted anew."""
+    return {"epoch": None, "revision": None, "odd": True}
 
 
 class Settings(
@@ -140,13 +150,15 @@ class UserMessage(
     """A message to one user; or, without a `message`, another service's receipt for a broadcast.
 
     `epoch` is the reader's when it came, and `unread_epoch` when it was set back to unread. One
-    that another service wrote has none until we know of it.
+    that another service wrote has none until we know of it, and is `odd`, which is never stored,
+    if one of these marks is of another kind.
     """
 
     readat: int | None = None
     archivedat: int | None = None
     epoch: int | None = None
     unread_epoch: int | None = None
+    odd: bool | None = None
     uid: str
 
 
@@ -160,6 +172,7 @@ class PublicMessage(
 ):
     """A message to everyone, stored once."""
 
+    odd: bool | None = None
     uid: Literal["$public"] = PUBLIC
     backfill: bool | None = None
     entered: bool | None = None
@@ -252,7 +265,7 @@ class UserStats(
     pk="t#{tenant_key}U#{uid}#{inbox_key}",
     sk="c#{category}",
     key_only=("category",),
-    mend=_nothing,
+    mend=_uncounted,
     kw_only=True,
 ):
     """A user's counts: of one category, or of all under `TOTAL`.
@@ -277,10 +290,11 @@ class UserStats(
     public_to: int = 0
     read_epoch: int = 0
     epoch: int | None = None
-    revision: int = 0
+    revision: int | None = None
     floor: int = 0
     seen_epoch: int = 0
     public_seen_to: int = 0
+    odd: bool | None = None
     tenant_key: str
     inbox_key: str
     uid: str
@@ -297,7 +311,7 @@ class PublicStats(
     pk="t#{tenant_key}G#$public#{inbox_key}",
     sk="c#{category}",
     key_only=("category",),
-    mend=_nothing,
+    mend=_uncounted,
     kw_only=True,
 ):
     """The counts of public messages: of one category, or of all under `TOTAL`.
@@ -310,6 +324,7 @@ class PublicStats(
     category: str = TOTAL
     published: int = 0
     revision: int | None = None
+    odd: bool | None = None
     tenant_key: str
     inbox_key: str
     uid: Literal["$public"] = PUBLIC
@@ -371,6 +386,14 @@ class Part(Item, table=own, pk="PUBLICATION#{id}", sk="PART#{number:06d}", kw_on
     id: str
     number: int
     uids: list[str]
+    expires_at: int
+
+
+class PartKey(Item, table=own, pk="PUBLICATION#{id}", sk="USERS#{digest}", kw_only=True):
+    """That a list of users was added to a publication: added again, it is the same."""
+
+    id: str
+    digest: str
     expires_at: int
 
 

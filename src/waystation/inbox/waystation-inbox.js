@@ -106,7 +106,7 @@ class WaystationInbox extends HTMLElement {
     bell.append(icon(BELL), badge);
     const panel = element("div", { class: "panel", role: "dialog", id: "panel", hidden: "" });
     bell.setAttribute("aria-controls", "panel");
-    const heading = element("h2", { id: "heading" });
+    const heading = element("h2", { id: "heading", tabindex: "-1" });
     panel.setAttribute("aria-labelledby", "heading");
     const readAll = element("button", { type: "button" });
     const head = element("header");
@@ -114,10 +114,11 @@ class WaystationInbox extends HTMLElement {
     const list = element("ul", { "aria-labelledby": "heading" });
     const note = element("p", { class: "note", hidden: "" });
     const more = element("button", { class: "more", type: "button", hidden: "" });
-    panel.append(head, list, note, more);
+    const trouble = element("p", { class: "note", role: "alert", hidden: "" });
+    panel.append(head, trouble, list, note, more);
     const live = element("div", { class: "sr", role: "status", "aria-live": "polite" });
     root.append(style, bell, panel, live);
-    this.#parts = { bell, badge, panel, heading, readAll, list, note, more, live };
+    this.#parts = { bell, badge, panel, heading, readAll, list, note, more, live, trouble };
     bell.addEventListener("click", () => this.#toggle());
     readAll.addEventListener("click", () => this.#call("POST", "read-all").then((c) => this.#count(c)).then(() => this.#load()));
     more.addEventListener("click", () => this.#load(this.#cursor));
@@ -161,14 +162,20 @@ class WaystationInbox extends HTMLElement {
   #draw() {
     const { list, note, more, panel } = this.#parts;
     if (panel.hidden) return;
-    const focused = this.shadowRoot.activeElement?.closest?.("li")?.dataset.id;
+    const active = this.shadowRoot.activeElement;
+    const place = [...list.children].indexOf(active?.closest?.("li"));
+    const focused = active?.closest?.("li")?.dataset.id;
+    const inside = active?.classList.contains("archive");
     const shown = [...this.#messages.values()].filter((message) => !message.archived);
     shown.sort((a, b) => (a.id < b.id ? 1 : -1));
     list.replaceChildren(...shown.map((message) => this.#item(message)));
     note.textContent = this.#text("empty");
     note.hidden = shown.length > 0;
     more.hidden = !this.#cursor;
-    if (focused) list.querySelector(`li[data-id="${CSS.escape(focused)}"]`)?.focus();
+    if (!focused) return;
+    const same = list.querySelector(`li[data-id="${CSS.escape(focused)}"]`);
+    const near = list.children[Math.min(place, list.children.length - 1)] ?? this.#parts.heading;
+    (same ? (inside ? same.querySelector(".archive") : same) : near).focus();
   }
 
   #item(message) {
@@ -257,8 +264,6 @@ class WaystationInbox extends HTMLElement {
       item.querySelector("h3 a")?.click();
       if (message) this.#open(message);
     } else if (event.target === item && event.key === "Delete") {
-      const next = item.nextElementSibling ?? item.previousElementSibling;
-      next?.focus();
       this.#mark(this.#messages.get(item.dataset.id), "archive");
     } else return;
     event.preventDefault();
@@ -271,6 +276,8 @@ class WaystationInbox extends HTMLElement {
     this.#stopped = null;
     this.#messages.clear();
     this.#lastId = this.#cursor = null;
+    this.#count({ total: 0, unread: 0, unseen: 0, categories: {} });
+    this.#draw();
     const needed = ["tenant", "inbox", "user", "token"];
     if (!this.isConnected || needed.some((name) => !this.getAttribute(name))) return;
     this.#stopped = new AbortController();
@@ -303,7 +310,10 @@ class WaystationInbox extends HTMLElement {
     const page = await this.#call("GET", `messages?limit=20${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
     if (!page) return;
     if (!cursor) this.#messages.clear();
-    for (const message of page.data) this.#messages.set(message.id, message);
+    for (const message of page.data) {
+      this.#messages.set(message.id, message);
+      if (!this.#lastId || message.id > this.#lastId) this.#lastId = message.id;
+    }
     this.#cursor = page.cursor;
     this.#draw();
   }
@@ -327,13 +337,22 @@ class WaystationInbox extends HTMLElement {
           return;
         }
         if (answer.ok) {
+          this.#trouble(false);
+          if (!this.#parts.panel.hidden) this.#load(); // what was changed meanwhile
           await this.#follow(answer.body, () => (failures = 0));
         }
       } catch (error) {
         if (signal.aborted) return;
       }
+      if (failures > 0) this.#trouble(true);
       await new Promise((resume) => setTimeout(resume, Math.min(30_000, 500 * 2 ** failures) * (0.5 + Math.random())));
     }
+  }
+
+  #trouble(now) {
+    const { trouble } = this.#parts;
+    trouble.textContent = now ? this.#text("trouble") : "";
+    trouble.hidden = !now;
   }
 
   async #follow(body, heard) {

@@ -118,7 +118,7 @@ class Parts:
             self.outbound = Outbound(self.guard)
             self._outbounds.append(self.outbound)
             opened[system.name] = system.open(self) if system.open else Running()
-        self._offers = merged("offer", (running.offers for running in opened.values()))
+        self._offers.update(merged("offer", (running.offers for running in opened.values())))
         for name, system_name in self._wanted.items():
             if name not in self._offers:
                 raise DeclarationError(f"{system_name} needs {name}, which no system offers")

@@ -250,10 +250,11 @@ class Spec:
     def decode(self, raw: RawItem, *, strict: bool = False) -> Item:
         """A stored item as its type. Where it is not `strict`, other services' rows are mended."""
         try:
-            if self.key_only or not self._key_names <= raw.keys():
+            if self.key_only or self._mend is not None or not self._key_names <= raw.keys():
                 sk = None if self.table.sk is None else raw[self.table.sk.name]
                 parts = self.key_parts(raw[self.table.pk.name], sk)
-                raw = {**{self._encoded[field]: value for field, value in parts.items()}, **raw}
+                # The key says where an item lives, whatever another service wrote beside it.
+                raw = {**raw, **{self._encoded[field]: value for field, value in parts.items()}}
             return msgspec.convert(raw, self.item) if strict else self._converted(raw)
         except msgspec.ValidationError as error:
             where = [raw.get(key.name) for key in (self.table.pk, self.table.sk) if key]
