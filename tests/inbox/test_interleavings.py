@@ -82,8 +82,8 @@ async def test_a_message_arrives_before_all_is_read(
 
 async def test_a_message_arrives_before_the_bell_is_opened(clock: ManualClock) -> None:
     async with meddled(clock) as office:
-        await office.sent("u")
-        just_before(office, "transact", lambda: office.sent("u"))
+        await office.sent("u", category="x")
+        just_before(office, "transact", lambda: office.sent("u", category="y"))
         answer = await office.call("POST", office.user("u", "seen"))
         assert answer.json["unseen"] == 0
         assert await office.drift() == []

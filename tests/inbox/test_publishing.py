@@ -55,6 +55,20 @@ async def test_more_users_can_be_added(office: Office) -> None:
     assert await office.numbers("u29") == (1, 1)
 
 
+async def test_adding_users_counts_towards_the_plan(local: Office) -> None:
+    eve = str((await local.server.sign_up("eve@example.com"))["access_token"])
+    base = "/v1/tenants/eve/inboxes/main"
+    await local.call("PUT", "/v1/tenants/eve/settings", {"title": "x"}, token=eve)
+    await local.call("PUT", base, {"title": "x"}, token=eve)
+    body = {"audience": {"kind": "users", "uids": ["a"]}, "sender": "x", "message": {"title": "y"}}
+    id_ = (await local.call("POST", f"{base}/messages", body, token=eve)).json["id"]
+    path = f"{base}/messages/{id_}/users"
+    statuses = [
+        (await local.call("POST", path, {"uids": ["b"]}, token=eve)).status for _ in range(101)
+    ]
+    assert statuses == [202] * 99 + [429] * 2
+
+
 async def test_a_copy_does_not_say_who_else_has_it(office: Office) -> None:
     await office.sent("u", "v")
     [copy] = (await office.store.query(office.reader().messages())).items

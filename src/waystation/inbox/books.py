@@ -83,6 +83,7 @@ class Books:
     async def load_some(self, readers: Sequence[Reader], category: str | None) -> list[Book]:
         """The totals of some readers, and their counters of one category."""
         while True:
+            # First the totals: whoever goes by a category that is newer is refused by the epoch.
             totals = await self._store.batch_get([reader.stats() for reader in readers])
             named: list[UserStats | None] = [None] * len(readers)
             if category is not None:
@@ -92,7 +93,7 @@ class Books:
                 book = _book(reader, [stats for stats in found if stats is not None])
                 if book is None:
                     await self.join(reader)
-                elif book.is_whole:
+                else:
                     books.append(book)
             if len(books) == len(readers):
                 return books

@@ -53,12 +53,6 @@ class Book(msgspec.Struct):
     def epoch(self) -> int:
         return self.total.epoch or 0
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether its parts are of one moment. Categories are read after the total: one in which
-        all was read since is of an epoch that the total does not know."""
-        return all(stats.read_epoch <= self.epoch for stats in self.categories.values())
-
     def is_read(self, entry: Entry) -> bool:
         """Whether an own message is."""
         since = entry.epoch if entry.unread_epoch is None else entry.unread_epoch
