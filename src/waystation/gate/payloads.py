@@ -191,7 +191,8 @@ def _event(given: dict[str, Any]) -> Asked:
     item, message = _object(event, "item"), _object(event, "message")
     before, thread = _object(event, "previous_message"), _object(event, "assistant_thread")
     for part in (item, message, before, thread):
-        _check_names(part, _NESTED)
+        if part:
+            _check_names(part, _NESTED)
     return Asked(
         kind="event",
         type=_text(event.get("type"), "event.type"),
@@ -301,9 +302,9 @@ def _interaction(given: dict[str, Any]) -> Asked:
 def _check_names(given: dict[str, Any], strangers: tuple[str, ...]) -> None:
     """Refuse what belongs to another kind of request, and names that differ only in their case."""
     for name in strangers:
-        if given.get(name) is not None:
+        if name in given and given[name] is not None:
             raise Unreadable(f"it has a {name}, which belongs to another kind of request")
-    if len({name.lower() for name in given}) != len(given):
+    if len(set(map(str.lower, given))) != len(given):
         raise Unreadable("two names differ only in their case")
 
 

@@ -166,7 +166,7 @@ class Gate:
             raise No("unknown_workspace", asked=asked)
         if workspace.app_id not in (NO_APP, asked.app or workspace.app_id):
             raise No("other_app", "it is from another app than the token", asked=asked)
-        await _in_time(ends, asked, self._check_named(asked, workspace))
+        await self._check_named(asked, workspace, ends)
         if workspace.source_id is None:
             raise No("no_source", "the workspace has no source_id", asked=asked)
         name = dedupe_name(asked, request, workspace)
@@ -174,7 +174,7 @@ class Gate:
             return b""
         await self._heed_last_words(asked, workspace)
         await self._check_whitelist(asked, workspace)
-        if await _in_time(ends, asked, self._second_key(asked, workspace, name)):
+        if await self._second_key(asked, workspace, name, ends):
             return b""
         await self._check_rate(asked, workspace)
         try:
@@ -194,7 +194,7 @@ class Gate:
         if last and asked.user is None and asked.channel is None and not lately:
             await self.workspaces.purge(workspace)
 
-    async def _check_named(self, asked: Asked, workspace: Workspace) -> None:
+    async def _check_named(self, asked: Asked, workspace: Workspace, ends: float) -> None:
         """The team and the organisation that a request names must be the workspace's own. Which
         teams are part of an organisation, Slack says."""
         if workspace.team_id.startswith("E"):
@@ -203,7 +203,7 @@ class Gate:
         elif asked.team in (None, workspace.team_id):
             if asked.enterprise in (None, workspace.enterprise_id):
                 return
-            if await self._has_joined(workspace, asked.enterprise):
+            if await _in_time(ends, asked, self._has_joined(workspace, asked.enterprise)):
                 return
         if {asked.team, asked.origin, asked.enterprise} != {None}:
             raise No("other_team", "it names another team or organisation", asked=asked)
@@ -236,7 +236,7 @@ class Gate:
 
     # The second key
 
-    async def _second_key(self, asked: Asked, workspace: Workspace, name: str) -> bool:
+    async def _second_key(self, asked: Asked, workspace: Workspace, name: str, ends: float) -> bool:
         """Refuse what Slack does not confirm. True when the request turns out to have been handed
         over before."""
         if exempt(asked, workspace):
@@ -253,7 +253,7 @@ class Gate:
         if await self._handed_over(workspace, name):
             return True
         self.metrics.cache.labels("miss").inc()
-        verdict = await self._ask(self.existence, workspace, ids, since)
+        verdict = await _in_time(ends, asked, self._ask(self.existence, workspace, ids, since))
         if not verdict.passed:
             raise No(verdict.reason, verdict.detail, asked=asked)
         self.records.add(workspace.user_id, workspace.team_id, "passed", "", asked=asked)
