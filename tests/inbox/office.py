@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from tests.support.site import Answer, Site, site
 from waystation.inbox.readers import Place
 from waystation.inbox.tables import inbox as table
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from waystation.inbox.service import Inbox
 
 PLACE = Place("acme", "main")
+NEEDED = [each for each in SYSTEMS if each.name in ("accounts", "relay", "inbox", "base")]
+"""Every other system's tables take time to create on DynamoDB."""
 
 
 class Office:
@@ -119,6 +122,7 @@ class Office:
 
 @asynccontextmanager
 async def office_at(clock: ManualClock, **more: Any) -> AsyncIterator[Office]:
+    more.setdefault("systems", NEEDED)
     async with site(clock, **more) as server:
         office = Office(server, await server.api_key(), clock)
         for path, body in (

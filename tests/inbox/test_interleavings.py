@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.inbox.office import PLACE, Office, office_at
+from tests.inbox.office import NEEDED, PLACE, Office, office_at
 from tests.support.faults import Faults, system_on
 from waystation.errors import StoreUnavailable
 from waystation.inbox.tables import Publication
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def meddled(clock: ManualClock, **engine: Any) -> AsyncIterator[Office]:
-    async with office_at(clock, systems=system_on("inbox", store=Faults), **engine) as office:
+    async with office_at(
+        clock, systems=system_on("inbox", NEEDED, store=Faults), **engine
+    ) as office:
         await office.counts()
         yield office
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.inbox.office import PLACE, Office, office_at
+from tests.inbox.office import NEEDED, PLACE, Office, office_at
 from tests.support.faults import Faults, system_on
 from waystation.errors import NotFound, StoreUnavailable, WaystationError
 from waystation.inbox.publishing import Everyone, MessageContent, NewMessage, Users
@@ -228,7 +228,7 @@ async def test_counts_equal_a_recount_at_any_instant(
     async with AsyncExitStack() as stack:
         offices = []
         for _ in range(2):
-            systems = system_on("inbox", store=Faults)
+            systems = system_on("inbox", NEEDED, store=Faults)
             office = await stack.enter_async_context(office_at(clock, systems=systems, **shared))
             offices.append(office)
         user = await offices[0].server.accounts.find_or_open("ann@example.com")

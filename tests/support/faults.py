@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,10 @@ def relay_on(options: dict[str, Any] | None = None, **parts: Callable[[Any], Any
     return [replace(system, open=opened) if system is RELAY else system for system in SYSTEMS]
 
 
-def system_on(name: str, **parts: Callable[[Any], Any]) -> list[System]:
-    """All systems, one of them on parts that were changed: `store=Faults`."""
+def system_on(
+    name: str, systems: Sequence[System] = SYSTEMS, **parts: Callable[[Any], Any]
+) -> list[System]:
+    """Systems, one of them on parts that were changed: `store=Faults`."""
 
     def opening(system: System) -> Callable[[Parts], Running]:
         def opened(given: Parts) -> Running:
@@ -66,5 +68,5 @@ def system_on(name: str, **parts: Callable[[Any], Any]) -> list[System]:
 
     return [
         replace(system, open=opening(system)) if system.name == name else system
-        for system in SYSTEMS
+        for system in systems
     ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 InboxService = NamedDependency[Inbox]
 AnyRequest = Request[Any, Any, Any]
+MARKS = ("read", "unread", "archive", "unarchive")
 Category = Annotated[str | None, QueryParameter(max_length=128)]
 
 
@@ -100,11 +101,11 @@ class ReaderController(Controller):
         return await _counted(inboxes, reader)
 
     @post(
-        "/messages/{message_id:str}/read",
+        [f"/messages/{{message_id:str}}/{mark}" for mark in MARKS],
         status_code=200,
-        summary="Mark a message as read",
+        summary="Mark a message, or take the mark back",
     )
-    async def read(
+    async def mark(
         self,
         tenant: FromPath[str],
         inbox: FromPath[str],
@@ -113,43 +114,8 @@ class ReaderController(Controller):
         request: AnyRequest,
         inboxes: InboxService,
     ) -> Counts:
-        return await _mark(request, inboxes, Place(tenant, inbox), uid, message_id, "read")
-
-    @post("/messages/{message_id:str}/unread", status_code=200, summary="Mark it as unread")
-    async def unread(
-        self,
-        tenant: FromPath[str],
-        inbox: FromPath[str],
-        uid: FromPath[str],
-        message_id: FromPath[str],
-        request: AnyRequest,
-        inboxes: InboxService,
-    ) -> Counts:
-        return await _mark(request, inboxes, Place(tenant, inbox), uid, message_id, "unread")
-
-    @post("/messages/{message_id:str}/archive", status_code=200, summary="Archive a message")
-    async def archive(
-        self,
-        tenant: FromPath[str],
-        inbox: FromPath[str],
-        uid: FromPath[str],
-        message_id: FromPath[str],
-        request: AnyRequest,
-        inboxes: InboxService,
-    ) -> Counts:
-        return await _mark(request, inboxes, Place(tenant, inbox), uid, message_id, "archive")
-
-    @post("/messages/{message_id:str}/unarchive", status_code=200, summary="Take it back")
-    async def unarchive(
-        self,
-        tenant: FromPath[str],
-        inbox: FromPath[str],
-        uid: FromPath[str],
-        message_id: FromPath[str],
-        request: AnyRequest,
-        inboxes: InboxService,
-    ) -> Counts:
-        return await _mark(request, inboxes, Place(tenant, inbox), uid, message_id, "unarchive")
+        mark: Any = request.url.path.rstrip("/").rpartition("/")[2]
+        return await _mark(request, inboxes, Place(tenant, inbox), uid, message_id, mark)
 
     @delete("/messages/{message_id:str}", summary="Delete a message for this user")
     async def remove(
