@@ -23,13 +23,7 @@ class Stak:
     """Another program with the same table, doing what the document says."""
 
     def __init__(self, url: str, env: str) -> None:
-        dynamodb = boto3.resource(
-            "dynamodb",
-            region_name="eu-west-1",
-            endpoint_url=url,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-        )
+        dynamodb = boto3.resource("dynamodb", region_name="eu-west-1", endpoint_url=url)
         self.table = dynamodb.Table(f"{env}-stak-inbox")
 
     def publish(self, id_: str, uid: str | None = None, count: bool = True, **more: Any) -> None:

@@ -34,13 +34,7 @@ class Ferryhook:
     """Another program with the same tables."""
 
     def __init__(self, url: str, env: str) -> None:
-        dynamodb = boto3.resource(
-            "dynamodb",
-            region_name="eu-west-1",
-            endpoint_url=url,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-        )
+        dynamodb = boto3.resource("dynamodb", region_name="eu-west-1", endpoint_url=url)
         self.main = dynamodb.Table(f"{env}-ferryhook-main")
         self.events = dynamodb.Table(f"{env}-ferryhook-events")
 

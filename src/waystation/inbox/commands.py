@@ -78,7 +78,7 @@ async def _send(call: Call) -> None:
             more = {"uids": uids[start : start + _USERS_AT_ONCE]}
             await api.call("POST", f"{place}/users", more)
         result = await _followed(api, place)
-    to = "everyone" if options.everyone else f"{result['delivered']:,} users"
+    to = "everyone" if options.everyone else _users(result["delivered"])
     call.show(result, f"{result['id']} {result['status']} to {to}")
 
 
@@ -104,10 +104,14 @@ async def _followed(api: ApiClient, place: str) -> dict[str, Any]:
     while True:
         result: dict[str, Any] = await api.call("GET", place)
         if result["recipients"]:
-            _progress(f"{result['delivered']:,} of {result['recipients']:,} users")
+            _progress(f"{result['delivered']:,} of {_users(result['recipients'])}")
         if result["status"] != "publishing":
             return result
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _users(count: int) -> str:
+    return "1 user" if count == 1 else f"{count:,} users"
 
 
 def _progress(text: str) -> None:
@@ -139,10 +143,10 @@ async def _reconcile(call: Call) -> int:
             checked += result["checked"]
             drift += result["drift"]
             cursor = result["cursor"]
-            _progress(f"{checked:,} users")
+            _progress(_users(checked))
             if cursor is None:
                 break
-    lines = [f"{checked:,} users, {len(drift):,} with counters that were wrong"]
+    lines = [f"{_users(checked)}, {len(drift):,} with counters that were wrong"]
     for found in drift:
         for each in found["counters"]:
             what = f"{each['counter']} of {each['category']}"
