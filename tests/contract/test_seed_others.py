@@ -15,6 +15,7 @@ from waystation.desk.tables import (
 )
 from waystation.errors import ConditionFailed, TransactionCancelled
 from waystation.gate.tables import CACHE_SECONDS, CacheEntry
+from waystation.pages.places import partition
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.store import (
     Put,
@@ -147,15 +148,14 @@ async def test_gate_an_entry_counts_only_while_its_ttl_is_ahead(
     assert await seeds.get(key_of(check)) is None
 
 
-def lock_key() -> tuple[str, str]:
-    return "acme", "f" * 64
+PAGE = partition("acme", "f" * 64)
 
 
 async def acquire(store: Store, token: str) -> PageLock | None:
     now = store.now()
     free = attr("lease_expires_at").absent() | (attr("lease_expires_at") <= now)
     return await store.update(
-        PageLock.key(*lock_key()),
+        PageLock.key(PAGE),
         set_to("lease_token", token),
         set_to("lease_expires_at", now + 30),
         add("fence", 1),
@@ -182,7 +182,7 @@ async def test_pages_a_lapsed_lease_can_be_taken(seeds: Store, clock: ManualCloc
 
 async def test_pages_refresh_needs_the_token(seeds: Store) -> None:
     await acquire(seeds, "mine")
-    key = PageLock.key(*lock_key())
+    key = PageLock.key(PAGE)
     later = set_to("lease_expires_at", seeds.now() + 60)
     await seeds.update(key, later, when=attr("lease_token") == "mine")
     with pytest.raises(ConditionFailed):
@@ -193,8 +193,7 @@ async def test_pages_publish_and_release_are_one_transaction(seeds: Store) -> No
     held = await acquire(seeds, "mine")
     assert held is not None
     meta = PageMeta(
-        tenant="acme",
-        key_hash="f" * 64,
+        pk=PAGE,
         s3_key="pages/1",
         generated_at=seeds.now(),
         revalidate_seconds=60,
@@ -205,7 +204,7 @@ async def test_pages_publish_and_release_are_one_transaction(seeds: Store) -> No
         Put(meta),
         Update(key_of(held), remove("lease_token"), remove("lease_expires_at"), when=mine),
     )
-    assert await seeds.get(PageMeta.key(*lock_key())) == meta
+    assert await seeds.get(PageMeta.key(PAGE)) == meta
     lock = await seeds.get(key_of(held))
     assert lock is not None
     assert (lock.lease_token, lock.fence) == (None, 1)
@@ -215,22 +214,21 @@ async def test_pages_a_loser_cannot_publish(seeds: Store, clock: ManualClock) ->
     await acquire(seeds, "slow")
     clock.advance(30)
     await acquire(seeds, "fast")
-    meta = PageMeta(
-        tenant="acme", key_hash="f" * 64, s3_key="x", generated_at=1, revalidate_seconds=1
-    )
+    meta = PageMeta(pk=PAGE, s3_key="x", generated_at=1, revalidate_seconds=1)
     with pytest.raises(TransactionCancelled):
         await seeds.transact(
             Put(meta),
             Update(
-                PageLock.key(*lock_key()),
+                PageLock.key(PAGE),
                 remove("lease_token"),
                 when=exists() & (attr("lease_token") == "slow"),
             ),
         )
-    assert await seeds.get(PageMeta.key(*lock_key())) is None
+    assert await seeds.get(PageMeta.key(PAGE)) is None
 
 
 async def test_pages_keys_are_the_documents(seeds: Store) -> None:
-    key = PageMeta.key("acme", "abc")
+    key = PageMeta.key(partition("acme", "abc"))
     assert (key.pk, key.sk) == ("TENANT#acme#CACHE#abc", "META")
-    assert PageLock.key("acme", "abc").sk == "LOCK"
+    assert PageLock.key(partition("acme", "abc")).sk == "LOCK"
+    assert PageMeta.key(partition(None, "abc")).pk == "CACHE#abc"

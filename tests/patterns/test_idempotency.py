@@ -24,6 +24,7 @@ from waystation.errors import (
     ResultUnavailable,
     StoreUnavailable,
 )
+from waystation.pages.places import partition
 from waystation.pages.tables import PageMeta
 from waystation.patterns import Idempotency, Leases, Run, fingerprint, idempotency
 from waystation.store import Put, Store, absent, open_store
@@ -288,7 +289,7 @@ async def test_a_late_attempt_cannot_record_a_step(
 
 
 def page(name: str) -> PageMeta:
-    return PageMeta(tenant="t", key_hash=name, s3_key="x", generated_at=0, revalidate_seconds=60)
+    return PageMeta(pk=partition("t", name), s3_key="x", generated_at=0, revalidate_seconds=60)
 
 
 async def test_writes_and_completion_are_one(once: Idempotency, store: Store, name: str) -> None:
@@ -297,7 +298,7 @@ async def test_writes_and_completion_are_one(once: Idempotency, store: Store, na
         return "written"
 
     assert await once.run("test", name, work) == "written"
-    assert await store.get(PageMeta.key("t", name)) == page(name)
+    assert await store.get(PageMeta.key(partition("t", name))) == page(name)
     assert await once.run("test", name, Work()) == "written"
 
 
@@ -311,7 +312,7 @@ async def test_a_late_attempt_writes_nothing(
 
     with pytest.raises(LeaseLost):
         await once.run("test", name, late)
-    assert await store.get(PageMeta.key("t", name)) is None
+    assert await store.get(PageMeta.key(partition("t", name))) is None
 
 
 async def test_a_crash_after_the_commit_is_not_a_failure(once: Idempotency, name: str) -> None:

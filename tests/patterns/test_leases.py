@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.faults import Faults
 from waystation.errors import LeaseLost, OutcomeUnknown, TransactionConflict
+from waystation.pages.places import partition
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.patterns import Lease, Leases, newer
 from waystation.seam import tables_of
@@ -29,8 +30,7 @@ def leases(store: Store, clock: ManualClock) -> Leases:
 
 def page(name: str, fence: int, body: str = "body") -> PageMeta:
     return PageMeta(
-        tenant="t",
-        key_hash=name,
+        pk=partition("t", name),
         s3_key=body,
         generated_at=0,
         revalidate_seconds=60,
@@ -39,25 +39,27 @@ def page(name: str, fence: int, body: str = "body") -> PageMeta:
 
 
 async def taken(leases: Leases, name: str) -> Lease:
-    lease = await leases.acquire(PageLock.key("t", name))
+    lease = await leases.acquire(PageLock.key(partition("t", name)))
     assert lease is not None
     return lease
 
 
 async def test_one_holder_at_a_time(leases: Leases, name: str) -> None:
     first = await taken(leases, name)
-    assert await leases.acquire(PageLock.key("t", name)) is None
+    assert await leases.acquire(PageLock.key(partition("t", name))) is None
     assert first.held
 
 
 async def test_of_many_at_once_one_gets_it(leases: Leases, name: str) -> None:
-    got = await asyncio.gather(*(leases.acquire(PageLock.key("t", name)) for _ in range(20)))
+    got = await asyncio.gather(
+        *(leases.acquire(PageLock.key(partition("t", name))) for _ in range(20))
+    )
     assert len([lease for lease in got if lease]) == 1
 
 
 async def test_a_repeated_acquire_is_still_ours(leases: Leases, name: str) -> None:
-    assert await leases.acquire(PageLock.key("t", name), token="mine")
-    again = await leases.acquire(PageLock.key("t", name), token="mine")
+    assert await leases.acquire(PageLock.key(partition("t", name)), token="mine")
+    again = await leases.acquire(PageLock.key(partition("t", name)), token="mine")
     assert again is not None
     await again.publish(Put(page(name, again.fence), when=newer(again.fence)))
 
@@ -75,9 +77,9 @@ async def test_a_lease_runs_out_with_an_allowance_for_skew(
     first = await taken(leases, name)
     clock.advance(31)
     assert not first.held
-    assert await leases.acquire(PageLock.key("t", name)) is None
+    assert await leases.acquire(PageLock.key(partition("t", name))) is None
     clock.advance(1)
-    assert await leases.acquire(PageLock.key("t", name)) is not None
+    assert await leases.acquire(PageLock.key(partition("t", name))) is not None
 
 
 async def test_refreshing_holds_on(leases: Leases, name: str, clock: ManualClock) -> None:
@@ -85,7 +87,7 @@ async def test_refreshing_holds_on(leases: Leases, name: str, clock: ManualClock
     for _ in range(4):
         clock.advance(20)
         await lease.refresh()
-        assert await leases.acquire(PageLock.key("t", name)) is None
+        assert await leases.acquire(PageLock.key(partition("t", name))) is None
     assert lease.held
 
 
@@ -113,8 +115,8 @@ async def test_a_late_holder_cannot_refresh(leases: Leases, name: str, clock: Ma
 async def test_publishing_gives_up_the_lease(leases: Leases, name: str) -> None:
     lease = await taken(leases, name)
     await lease.publish(Put(page(name, lease.fence), when=newer(lease.fence)))
-    assert await leases.store.get(PageMeta.key("t", name)) == page(name, lease.fence)
-    lock = await leases.store.get(PageLock.key("t", name))
+    assert await leases.store.get(PageMeta.key(partition("t", name))) == page(name, lease.fence)
+    lock = await leases.store.get(PageLock.key(partition("t", name)))
     assert lock is not None
     assert (lock.lease_token, lock.lease_expires_at, lock.fence) == (None, None, lease.fence)
 
@@ -128,7 +130,7 @@ async def test_a_late_holder_cannot_publish(leases: Leases, name: str, clock: Ma
     await successor.publish(Put(page(name, successor.fence, "right"), when=newer(successor.fence)))
     with pytest.raises(LeaseLost):
         await late.publish(Put(page(name, late.fence, "late"), when=newer(late.fence)))
-    meta = await leases.store.get(PageMeta.key("t", name))
+    meta = await leases.store.get(PageMeta.key(partition("t", name)))
     assert meta is not None
     assert meta.s3_key == "right"
 
@@ -155,22 +157,22 @@ async def test_releasing_a_lost_lease_leaves_the_new_holder_alone(
 async def test_a_lock_that_another_service_left_half_written_can_be_had(
     leases: Leases, name: str
 ) -> None:
-    await leases.store.put(PageLock(tenant="t", key_hash=name, lease_token="theirs"))
-    assert await leases.acquire(PageLock.key("t", name)) is not None
+    await leases.store.put(PageLock(pk=partition("t", name), lease_token="theirs"))
+    assert await leases.acquire(PageLock.key(partition("t", name))) is not None
 
 
 async def test_a_lease_of_another_service_is_respected(
     leases: Leases, name: str, clock: ManualClock
 ) -> None:
-    theirs = PageLock(tenant="t", key_hash=name, lease_token="t", lease_expires_at=int(clock()) + 9)
+    theirs = PageLock(pk=partition("t", name), lease_token="t", lease_expires_at=int(clock()) + 9)
     await leases.store.put(theirs)
-    assert await leases.acquire(PageLock.key("t", name)) is None
+    assert await leases.acquire(PageLock.key(partition("t", name))) is None
 
 
 async def test_a_ttl_that_another_service_set_does_not_take_the_fence_along(
     leases: Leases, name: str, clock: ManualClock
 ) -> None:
-    theirs = PageLock(tenant="t", key_hash=name, fence=7, ttl=int(clock()) + 60)
+    theirs = PageLock(pk=partition("t", name), fence=7, ttl=int(clock()) + 60)
     await leases.store.put(theirs)
     assert (await taken(leases, name)).fence == 8
     clock.advance(3600)
@@ -200,7 +202,7 @@ async def test_the_ttl_goes_whatever_it_is_called(clock: ManualClock) -> None:
 async def test_a_row_that_was_lost_goes_on_above_what_was_published(
     leases: Leases, name: str
 ) -> None:
-    lease = await leases.acquire(PageLock.key("t", name), above=41)
+    lease = await leases.acquire(PageLock.key(partition("t", name)), above=41)
     assert lease is not None
     assert lease.fence == 42
 
@@ -214,13 +216,13 @@ async def test_whoever_leaves_while_taking_a_lease_does_not_hold_it(
     ) as store:
         leases = Leases(store, monotonic=clock)
         for _ in range(10):
-            task = asyncio.create_task(leases.acquire(PageLock.key("t", "p")))
+            task = asyncio.create_task(leases.acquire(PageLock.key(partition("t", "p"))))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            lease = await leases.acquire(PageLock.key("t", "p"))
+            lease = await leases.acquire(PageLock.key(partition("t", "p")))
             assert lease is not None
             await lease.release()
 
@@ -252,7 +254,7 @@ async def test_trouble_with_the_store_does_not_end_the_keeping(clock: ManualCloc
     async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
         faults: Any = Faults(store)
         leases = Leases(faults, seconds=30, skew=0, monotonic=clock, sleep=pauses)
-        async with leases.hold(PageLock.key("t", "p")) as lease:
+        async with leases.hold(PageLock.key(partition("t", "p"))) as lease:
             assert lease is not None
 
             async def conflict(*_: object, **__: object) -> None:
@@ -287,14 +289,14 @@ class Pauses:
 async def test_a_block_keeps_its_lease_alive(store: Store, name: str, clock: ManualClock) -> None:
     pauses = Pauses()
     leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
-    async with leases.hold(PageLock.key("t", name)) as lease:
+    async with leases.hold(PageLock.key(partition("t", name))) as lease:
         assert lease is not None
         for _ in range(5):
             clock.advance(10)
             assert await pauses.end() == 10
             await asyncio.wait_for(_until(lambda: not pauses.asked.empty()), 5)
-            assert await leases.acquire(PageLock.key("t", name)) is None
-    assert await leases.acquire(PageLock.key("t", name)) is not None
+            assert await leases.acquire(PageLock.key(partition("t", name))) is None
+    assert await leases.acquire(PageLock.key(partition("t", name))) is not None
 
 
 async def test_a_block_hears_that_its_lease_is_lost(
@@ -302,7 +304,7 @@ async def test_a_block_hears_that_its_lease_is_lost(
 ) -> None:
     pauses = Pauses()
     leases = Leases(store, seconds=30, skew=0, monotonic=clock, sleep=pauses)
-    async with leases.hold(PageLock.key("t", name)) as lease:
+    async with leases.hold(PageLock.key(partition("t", name))) as lease:
         assert lease is not None
         clock.advance(40)
         await taken(leases, name)
@@ -312,7 +314,7 @@ async def test_a_block_hears_that_its_lease_is_lost(
 
 async def test_a_taken_lease_is_none_in_a_block(leases: Leases, name: str) -> None:
     await taken(leases, name)
-    async with leases.hold(PageLock.key("t", name)) as lease:
+    async with leases.hold(PageLock.key(partition("t", name))) as lease:
         assert lease is None
 
 
@@ -368,7 +370,7 @@ async def test_never_two_who_could_both_publish(clock: ManualClock, seed: int) -
     chance = random.Random(seed)
     async with await open_store("sqlite://:memory:", tables_of(SYSTEMS), clock=clock) as store:
         leases = Leases(store, seconds=30, longest=90, skew=2, monotonic=clock)
-        key = PageLock.key("t", "p")
+        key = PageLock.key(partition("t", "p"))
         crew = [Contender(leases, key) for _ in range(5)]
         published: list[int] = []
         for _ in range(150):
@@ -381,7 +383,7 @@ async def test_never_two_who_could_both_publish(clock: ManualClock, seed: int) -
                 clock.advance(chance.choice([0.4, 1, 15, 29, 31, 35]))
         assert published == sorted(set(published))
         assert published
-        meta = await store.get(PageMeta.key("t", "p"))
+        meta = await store.get(PageMeta.key(partition("t", "p")))
         assert meta is not None
         assert meta.fence == published[-1]
         clock.advance(33)
@@ -401,7 +403,7 @@ async def test_a_lost_answer_to_publishing_is_looked_up(clock: ManualClock) -> N
 
         faults.around["transact"] = unheard
         await lease.publish(Put(page("p", lease.fence), when=newer(lease.fence)))
-        assert await store.get(PageMeta.key("t", "p")) is not None
+        assert await store.get(PageMeta.key(partition("t", "p"))) is not None
 
 
 async def test_a_publishing_that_failed_says_so(clock: ManualClock) -> None:

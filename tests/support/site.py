@@ -125,6 +125,7 @@ async def listening(app: App) -> AsyncIterator[str]:
             access_log=False,
             http=BoundedProtocol,
             proxy_headers=False,
+            date_header=False,
             timeout_graceful_shutdown=2,
         )
         config.load()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from waystation.outbound.guard import AddressRefused, Guard
 
@@ -91,9 +92,16 @@ class Outbound:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         seconds: float = 10.0,
+        body_seconds: float = _BODY_SECONDS,
         most: int = _MOST_READ,
+        grow: Callable[[int], bool] | None = None,
+        exact: bool = False,
     ) -> Reply:
-        """Send one request and say what came back. Never raises for what the other side does."""
+        """Send one request and say what came back. Never raises for what the other side does.
+
+        `grow` is asked before so many more bytes of the answer are kept: no more are read when it
+        says no. With `exact` the URL is sent as it is written.
+        """
         begun = time.perf_counter()
         status, content, whole, error = 0, b"", False, None
         reply_headers: Mapping[str, str] = {}
@@ -101,10 +109,15 @@ class Outbound:
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
         try:
             async with self._opened().request(
-                method, url, data=body, headers=given, timeout=limit, allow_redirects=False
+                method,
+                URL(url, encoded=True),
+                data=body,
+                headers=given,
+                timeout=limit,
+                allow_redirects=False,
             ) as response:
                 status, reply_headers = response.status, response.headers
-                content, whole = await _beginning(response, most)
+                content, whole = await _beginning(response, most, body_seconds, grow)
         except TimeoutError:
             error = None if status else f"no answer within {seconds:g} seconds"
         except (aiohttp.ClientError, OSError, ValueError) as failure:
@@ -137,18 +150,28 @@ class Outbound:
             self._session = None
 
 
-async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
+async def _beginning(
+    response: aiohttp.ClientResponse,
+    most: int,
+    seconds: float,
+    grow: Callable[[int], bool] | None,
+) -> tuple[bytes, bool]:
     """The first bytes of a body, and whether that is all of it. What is left is not read, and its
     connection is closed."""
-    content = b""
+    parts: list[bytes] = []
+    left = most
     with suppress(TimeoutError, aiohttp.ClientError):
-        async with asyncio.timeout(_BODY_SECONDS):
-            while len(content) < most and not response.content.at_eof():
-                content += await response.content.read(most - len(content))
+        async with asyncio.timeout(seconds):
+            while left > 0 and not response.content.at_eof():
+                piece = await response.content.read(left)
+                if grow is not None and not grow(len(piece)):
+                    break
+                parts.append(piece)
+                left -= len(piece)
     if not response.content.at_eof():
         response.close()
-        return content, False
-    return content, True
+        return b"".join(parts), False
+    return b"".join(parts), True
 
 
 def _explained(error: Exception) -> str:

@@ -1,8 +1,41 @@
-"""What pages bring to the house: so far their table."""
+"""What pages bring to the house."""
 
 from __future__ import annotations
 
-from waystation.pages.tables import TABLES
-from waystation.seam import System
+from typing import TYPE_CHECKING
 
-SYSTEM = System(name="pages", tables=TABLES)
+from waystation.pages.settings import PageSettings
+from waystation.pages.tables import TABLES
+from waystation.seam import Door, Parts, Running, System, every
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from litestar import Router
+
+_SWEEP_SECONDS = 3_600.0
+
+
+def open_pages(parts: Parts) -> Running:
+    from waystation.pages.proxy import MAX_BODY, PREFIX
+    from waystation.pages.site_pages import SitePages
+
+    pages = SitePages(parts, parts.settings.of(PageSettings))
+    return Running(
+        routers=_routers,
+        provide={"pages": pages},
+        doors=[Door(PREFIX, pages.proxy.door(), MAX_BODY, pages=True)],
+        jobs={"pages sweep": every(_SWEEP_SECONDS, pages.sweeper.sweep)},
+        tend=pages.sweeper.sweep,
+        close=pages.close,
+        metrics=pages.pages.metrics.collectors(),
+    )
+
+
+def _routers() -> Sequence[Router]:
+    from waystation.pages.api import router
+
+    return [router]
+
+
+SYSTEM = System(name="pages", tables=TABLES, settings=PageSettings, open=open_pages)

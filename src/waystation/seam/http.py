@@ -39,13 +39,15 @@ class Door(msgspec.Struct, frozen=True):
     """What answers all requests whose path is `prefix` or lies below it.
 
     One for `programs` is used so often that its requests are not logged, and its answers have no
-    headers that only browsers heed.
+    headers that only browsers heed. One for `pages` answers with other people's pages, which get no
+    headers of ours.
     """
 
     prefix: str
     handle: Callable[[Request], Awaitable[Response]]
     max_body: int = 0
     programs: bool = False
+    pages: bool = False
 
     @property
     def segment(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from waystation.seam import Request, Response
+from waystation.seam import Headers, Request, Response
 from waystation.server import problems
 
 Scope = MutableMapping[str, Any]
@@ -15,6 +15,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_SECONDS = 60.0
+_NO_BODY = frozenset({204, 304})
 
 
 class BodyTooLarge(Exception):
@@ -43,13 +44,22 @@ def request_of(scope: Scope) -> Request:
     )
 
 
-async def send_response(response: Response, send: Send) -> None:
-    length = (b"content-length", str(len(response.body)).encode())
+def with_length(method: str, response: Response) -> Headers:
+    """An answer's headers with the length of its body, unless it cannot have one, or says itself
+    what the length would be if it had been asked for with GET."""
+    if response.status in _NO_BODY or (
+        method == "HEAD" and any(name == b"content-length" for name, _ in response.headers)
+    ):
+        return response.headers
+    return [*response.headers, (b"content-length", b"%d" % len(response.body))]
+
+
+async def send_response(response: Response, send: Send, method: str = "GET") -> None:
     await send(
         {
             "type": "http.response.start",
             "status": response.status,
-            "headers": [*response.headers, length],
+            "headers": with_length(method, response),
         }
     )
     await send({"type": "http.response.body", "body": response.body})

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import time
+from email.utils import formatdate
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Overloaded
@@ -81,7 +83,7 @@ class Front:
             return
         limited = bounded(receive, door.max_body)
         response = await self.answer(door, request_of(scope), lambda: read_body(limited))
-        await send_response(response, send)
+        await send_response(response, send, scope["method"])
 
     async def answer(
         self,
@@ -92,6 +94,7 @@ class Front:
         """A door's answer. `read` gets the request's body if it has none yet."""
         begun = time.perf_counter()
         request.id, length = _id_and_length(request.headers)
+        common = [] if door.pages else _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
         try:
             if length > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
@@ -103,11 +106,11 @@ class Front:
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
             document, headers = problem_for(error, request.id, request.path, door.max_body)
             response = problem_response(document, request.id, headers)
+            common = common or _FOR_BROWSERS
         seconds = time.perf_counter() - begun
         self._metrics.requests.observe(request.method, door.prefix, response.status, seconds)
-        if not door.programs:
+        if not door.programs and not door.pages:
             _log(request.method, request.path, response.status, seconds, request.id, None)
-        common = _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
         return Response(
             response.status, response.body, _with_common(response.headers, common, request.id)
         )
@@ -155,7 +158,14 @@ def _with_common(given: Headers, common: Headers, request_id: str) -> Headers:
     """An answer's headers with those that every answer has."""
     names = {name for name, _ in given}
     more = [header for header in common if header[0] not in names]
+    if b"date" not in names:
+        more.append((b"date", _date(int(time.time()))))
     return [*given, *more, (b"x-request-id", request_id.encode())]
+
+
+@lru_cache(maxsize=2)
+def _date(moment: int) -> bytes:
+    return formatdate(moment, usegmt=True).encode()
 
 
 class _Answer:

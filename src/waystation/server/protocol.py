@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from waystation.errors import SettingsError
 from waystation.seam import Request
+from waystation.server.asgi import with_length
 from waystation.server.corked import Corked
 from waystation.server.front import Front
 
@@ -359,11 +360,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.on_response_complete()
 
     def _rendered(self, request: Request, response: Response, exchange: _Exchange) -> bytes:
-        headers = [
-            *self.server_state.default_headers,
-            *response.headers,
-            (b"content-length", b"%d" % len(response.body)),
-        ]
+        headers = with_length(request.method, response)
         if (b"connection", b"close") in headers:
             exchange.keep_alive = False
         elif not exchange.keep_alive:

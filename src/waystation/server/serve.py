@@ -126,6 +126,7 @@ def _config(app: Front, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        date_header=False,  # the front adds it to answers that have none
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
         timeout_graceful_shutdown=_GRACE_SECONDS,

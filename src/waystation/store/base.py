@@ -46,6 +46,9 @@ class Store(ABC):
     holds; `expired=True` shows them to the reads that take it.
     """
 
+    near = False
+    """Whether a read costs so little that nothing need be remembered to save one."""
+
     def __init__(self, tables: Sequence[Table], *, env: str, clock: Clock) -> None:
         self.tables = list(dict.fromkeys(tables))
         self.env = env

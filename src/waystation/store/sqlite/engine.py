@@ -51,6 +51,8 @@ class SqliteStore(Store):
     the `reader`.
     """
 
+    near = True
+
     def __init__(
         self, path: Path | None, tables: Sequence[Table], *, env: str, clock: Clock
     ) -> None:

@@ -1,0 +1,222 @@
+"""The caching reverse proxy: `/pages/{site}/…` is what the site's origin has, through the cache."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from waystation.errors import InvalidInput, NotFound
+from waystation.pages.http.fields import Headers, end_to_end, joined, members, values
+from waystation.pages.terms import NAME, Ask, Fetched
+from waystation.pages.urls import climbs, here, page_url, site_url
+from waystation.seam import Request, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from waystation.outbound import Outbound
+    from waystation.pages.answers import Answers
+    from waystation.pages.limits import Busy, OnTheWay
+    from waystation.pages.sites import Sites
+    from waystation.pages.tables import Site
+    from waystation.pages.terms import Fetch
+
+PREFIX = "/pages"
+MAX_BODY = 1024 * 1024
+_ORIGIN_SECONDS = 30.0
+_MOST_HOPS = 3
+_REFUSED = ("CONNECT", "TRACE")
+_OURS = frozenset(
+    {
+        *(b"host", b"content-length", b"expect", b"via", b"x-forwarded-for"),
+        *(b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"forwarded"),
+    }
+)
+SANDBOX = (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups")
+"""For pages of tenants: they are on the same host as everybody else's, and as the API."""
+
+
+class Proxy:
+    """Serves the pages of sites."""
+
+    def __init__(
+        self,
+        sites: Sites,
+        answers: Answers,
+        outbound: Outbound,
+        busy: Busy,
+        on_the_way: OnTheWay,
+        largest: int,
+    ) -> None:
+        self._sites = sites
+        self._answers = answers
+        self._outbound = outbound
+        self._busy = busy
+        self._on_the_way = on_the_way
+        self._largest = largest
+
+    def door(self) -> Callable[[Request], Awaitable[Response]]:
+        return self._handle
+
+    async def _handle(self, request: Request) -> Response:
+        raw = request.raw_path.decode("latin-1").removeprefix(PREFIX)
+        name, slash, rest = raw[1:].partition("/")
+        found = await self._sites.find(name)
+        if found is None:
+            raise NotFound("there is no such site")
+        site, terms = found
+        if not slash:
+            query = b"?" + request.query if request.query else b""
+            return Response(308, b"", [(b"location", request.raw_path + b"/" + query)])
+        path = f"/{rest}"
+        if request.method in _REFUSED:
+            return Response(405, b"", [(b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")])
+        if climbs(path):
+            raise InvalidInput("path", "must not have parts that are . or ..")
+        if _hops(request.headers) >= _MOST_HOPS:
+            return Response(508, b"", [(b"cache-control", b"no-store")])
+        ask = _asked(request, site, path)
+        reply = await self._answers.answer(ask, terms, self.fetch(site, ask.url, request))
+        headers = reply.headers if site.operator else _sandboxed(reply.headers)
+        return Response(reply.status, reply.body, headers)
+
+    def fetch(self, site: Site, url: str, request: Request | None = None) -> Fetch:
+        """The way to a page at its origin."""
+        added = _forwarded(site, request)
+
+        async def fetch(method: str, headers: Headers, body: bytes) -> Fetched:
+            async with self._busy.turn(site.user_id):
+                return await self._sent(site, method, url, [*headers, *added], body)
+
+        return fetch
+
+    async def _sent(
+        self, site: Site, method: str, url: str, headers: Headers, body: bytes
+    ) -> Fetched:
+        taken = 0
+
+        def grow(size: int) -> bool:
+            nonlocal taken
+            allowed = self._on_the_way.take(site.user_id, size)
+            taken += size if allowed else 0
+            return allowed
+
+        asked = site.origin + quote(url, safe="!#$%&'()*+,/:;=?@[]~", encoding="latin-1")
+        begun = time.monotonic()
+        try:
+            reply = await self._outbound.request(
+                method,
+                asked,
+                headers=_texts(headers),
+                body=body or None,
+                seconds=_ORIGIN_SECONDS,
+                body_seconds=_ORIGIN_SECONDS,
+                most=self._largest + 1,
+                grow=grow,
+                exact=True,
+            )
+        finally:
+            self._on_the_way.give(site.user_id, taken)
+        seconds = time.monotonic() - begun
+        if reply.error is not None:
+            slow = "within" in reply.error
+            return Fetched(504 if slow else 502, [], error=f"the origin: {reply.error}")
+        if reply.status > 599:
+            return Fetched(502, [], error="the origin's answer is not valid HTTP")
+        if not reply.whole or len(reply.body) > self._largest:
+            return Fetched(502, [], error="the origin's answer is too large, or not complete")
+        got = _received(reply.headers.items(), method)
+        related = _related(got, asked, site)
+        return Fetched(
+            reply.status, _as_here(got, site), reply.body, seconds, related=tuple(related)
+        )
+
+
+def _asked(request: Request, site: Site, path: str) -> Ask:
+    headers = [pair for pair in end_to_end(request.headers) if pair[0] not in _OURS]
+    if site.ignore_cookies and request.method in ("GET", "HEAD"):
+        headers = [pair for pair in headers if pair[0] != b"cookie"]
+    url = page_url(path, request.query.decode("latin-1"), tuple(site.ignore_params))
+    return Ask(request.method, url, headers, request.body)
+
+
+def _received(items: object, method: str) -> Headers:
+    found: Headers = []
+    for name, value in items:  # type: ignore[attr-defined]
+        lowered = name.lower().encode("latin-1", "replace")
+        if lowered == b"content-length" and method != "HEAD":
+            continue
+        found.append((lowered, value.encode("utf-8", "surrogateescape")))
+    return found
+
+
+def _related(headers: Headers, asked: str, site: Site) -> list[str]:
+    found = values(headers, b"location") + values(headers, b"content-location")
+    urls = (site_url(each, asked, site.origin, f"{PREFIX}/{site.site}") for each in found)
+    return [url for url in urls if url is not None]
+
+
+def _as_here(headers: Headers, site: Site) -> Headers:
+    """Headers in which the origin's own addresses are ours, and cookies are of this site only."""
+    prefix = f"{PREFIX}/{site.site}"
+    found: Headers = []
+    for name, value in headers:
+        if name == b"location":
+            value = here(value.decode("latin-1"), site.origin, prefix).encode("latin-1")
+        elif name == b"set-cookie":
+            value = _cookie_here(value.decode("latin-1"), prefix).encode("latin-1")
+        found.append((name, value))
+    return found
+
+
+def _cookie_here(cookie: str, prefix: str) -> str:
+    parts = []
+    for part in cookie.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name.lower() == "domain":
+            continue
+        path = value.strip()
+        if name.lower() == "path" and path != prefix and not path.startswith(f"{prefix}/"):
+            part = f" Path={prefix}{path if path.startswith('/') else '/'}"
+        parts.append(part)
+    return ";".join(parts)
+
+
+def _texts(headers: Headers) -> dict[str, str]:
+    """Headers for sending, each name once."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        key = name.decode("latin-1")
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        between = "; " if key == "cookie" else ", "
+        found[key] = f"{found[key]}{between}{text}" if key in found else text
+    return found
+
+
+def _forwarded(site: Site, request: Request | None) -> Headers:
+    via = b"1.1 " + NAME
+    if request is None:
+        return [(b"via", via)]
+    earlier = joined(request.headers, b"via")
+    host = next((value for name, value in request.headers if name == b"host"), b"")
+    return [
+        (b"via", f"{earlier}, ".encode("latin-1") + via if earlier else via),
+        (b"x-forwarded-for", request.client.encode()),
+        (b"x-forwarded-proto", request.scheme.encode()),
+        (b"x-forwarded-host", host),
+        (b"x-forwarded-prefix", f"{PREFIX}/{site.site}".encode()),
+    ]
+
+
+def _hops(headers: Headers) -> int:
+    """How often a request has come through here already."""
+    via = joined(headers, b"via") or ""
+    return sum(NAME.decode() in member for member in members(via))
+
+
+def _sandboxed(headers: Headers) -> Headers:
+    return [*headers, SANDBOX]

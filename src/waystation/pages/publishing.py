@@ -1,0 +1,334 @@
+"""Publishing: the body first, under a name of its own, then everything that points to it in one
+transaction that only the holder of the lease can make."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.errors import (
+    BlobError,
+    Conflict,
+    LeaseLost,
+    NotFound,
+    OutcomeUnknown,
+    TransactionCancelled,
+    TransactionConflict,
+    WaystationError,
+)
+from waystation.pages.encodings import encoded, worth_encoding
+from waystation.pages.entries import Entry, entry_of, pairs_of
+from waystation.pages.http.fields import Headers
+from waystation.pages.http.policies import Policy
+from waystation.pages.shelf import SUFFIXES
+from waystation.pages.tables import Listed, PageMeta, PageVersion
+from waystation.patterns import newer
+from waystation.store import Delete, Put, Update, attr, remove, set_to
+
+if TYPE_CHECKING:
+    from waystation.pages.entries import Held
+    from waystation.pages.places import Place
+    from waystation.pages.shelf import Shelf
+    from waystation.patterns import Lease
+    from waystation.store import Action, Edit
+
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 86_400
+"""How long a page is kept after it can be of no more use: for who looks at what happened."""
+
+_VERSION_SECONDS = 90 * 86_400
+_TRIES = 10
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """A page that was just generated, and what may be done with it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    policy: Policy
+    etag: str | None = None
+    tags: tuple[str, ...] = ()
+    owner: str | None = None
+    account: str | None = None
+    """Whose allowance it counts against, if anybody's."""
+
+
+class Publisher:
+    """Makes pages what everybody sees."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._store = shelf.store
+        self._blobs = shelf.blobs
+        self._clearing: set[asyncio.Task[None]] = set()
+
+    async def publish(
+        self,
+        lease: Lease,
+        rendered: Rendered,
+        known: Entry | None,
+        seq: int,
+        place: Place,
+        keep: int,
+    ) -> Held:
+        """Publish a page and give up the lease; LeaseLost if another has published since. `keep` is
+        how many versions of it there shall be."""
+        digest = sha256(rendered.body).hexdigest()
+        bodies: dict[str, bytes] = {"": rendered.body}
+        actions: list[Action] = []
+        versions = list(known.versions) if known is not None else []
+        dropped: list[int] = []
+        if known is not None and _same(known, rendered, digest):
+            s3_key, encodings = known.s3_key, list(known.encodings)
+        else:
+            s3_key = place.new_blob()
+            bodies |= await self._encoded(rendered)
+            encodings = sorted(set(bodies) - {""})
+            await asyncio.gather(
+                *(self._blobs.put(s3_key + SUFFIXES[name], body) for name, body in bodies.items())
+            )
+            versions.append(lease.fence)
+            versions, dropped = versions[-keep:], versions[:-keep]
+        meta = self._meta(rendered, place, s3_key, digest, encodings, lease.fence, seq, versions)
+        if s3_key != (known.s3_key if known is not None else None):
+            actions.append(Put(_version(meta, lease.fence)))
+        if known is None:
+            actions.append(Put(_listed(place)))
+        actions += [Delete(PageVersion.key(place.pk, number)) for number in dropped]
+        old = await self._bodies_of(place, dropped, {s3_key})
+        await self._commit(lease, meta, actions)
+        self._clear(old)
+        entry = entry_of(place, meta)
+        assert entry is not None
+        return self._shelf.put(entry, bodies, seq)
+
+    async def _encoded(self, rendered: Rendered) -> dict[str, bytes]:
+        if rendered.policy.no_transform or not worth_encoding(rendered.headers, rendered.body):
+            return {}
+        return await asyncio.to_thread(encoded, rendered.body)
+
+    def _meta(
+        self,
+        rendered: Rendered,
+        place: Place,
+        s3_key: str,
+        digest: str,
+        encodings: list[str],
+        fence: int,
+        seq: int,
+        versions: list[int],
+    ) -> PageMeta:
+        policy = rendered.policy
+        now = self._store.now()
+        life = policy.fresh + max(policy.swr, policy.sie) + KEEP_SECONDS
+        return PageMeta(
+            pk=place.pk,
+            s3_key=s3_key,
+            generated_at=now - policy.age,
+            revalidate_seconds=policy.fresh,
+            etag=rendered.etag,
+            fence=fence,
+            owner=rendered.owner,
+            url=place.url,
+            variant=place.variant or None,
+            status=rendered.status,
+            headers=pairs_of(rendered.headers),
+            size=len(rendered.body),
+            digest=digest,
+            encodings=encodings,
+            swr_seconds=policy.swr,
+            sie_seconds=policy.sie,
+            strict=policy.strict,
+            unmarked=policy.unmarked,
+            pinned=None,
+            tags=list(rendered.tags),
+            seq=seq,
+            versions=versions,
+            ttl=now + life,
+        )
+
+    async def renew(
+        self, lease: Lease, known: Entry, headers: Headers, policy: Policy, seq: int
+    ) -> Held:
+        """Publish that a page is as it was: only its times and headers change."""
+        now = self._store.now()
+        life = policy.fresh + max(policy.swr, policy.sie) + KEEP_SECONDS
+        found = await self._store.get(known.place.meta, expired=True)
+        if found is None or not known.is_of(found):
+            raise LeaseLost(f"{known.place.url} was published by another")
+        meta: PageMeta = msgspec.structs.replace(
+            found,
+            generated_at=now - policy.age,
+            revalidate_seconds=policy.fresh,
+            fence=lease.fence,
+            headers=pairs_of(headers),
+            swr_seconds=policy.swr,
+            sie_seconds=policy.sie,
+            strict=policy.strict,
+            unmarked=policy.unmarked,
+            pinned=None,
+            seq=seq,
+            ttl=now + life,
+        )
+        await self._commit(lease, meta, [])
+        entry = entry_of(known.place, meta)
+        assert entry is not None
+        held = self._shelf.memory.get(known.place)
+        bodies = held.bodies if held is not None and held.entry.s3_key == entry.s3_key else {}
+        return self._shelf.put(entry, bodies, seq)
+
+    async def _commit(self, lease: Lease, meta: PageMeta, actions: list[Action]) -> None:
+        try:
+            closing = lease.closing(set_to("ttl", (meta.ttl or 0) + KEEP_SECONDS))
+            await lease.publish(_written(meta, lease.fence), *actions, closing=closing)
+        except TransactionCancelled as error:
+            raise LeaseLost("a page was published under a later lease") from error
+        except TransactionConflict as error:
+            raise LeaseLost("others kept writing the same page") from error
+        except OutcomeUnknown:
+            found = await self._store.get(PageMeta.key(meta.pk), expired=True)
+            if found is None or (found.fence, found.s3_key) != (meta.fence, meta.s3_key):
+                raise
+
+    async def give_up(self, lease: Lease) -> None:
+        """Let others have a page that was not published. The lease's row goes with time: pages that
+        cannot be kept leave nothing behind."""
+        closing = lease.closing(set_to("ttl", self._store.now() + KEEP_SECONDS))
+        with suppress(WaystationError):  # then the lease runs out
+            await lease.publish(closing=closing)
+
+    async def rollback(self, place: Place) -> Held:
+        """Make a page what it was before, until it is purged. Whoever is generating it now will
+        not be able to publish it."""
+        for _ in range(_TRIES):
+            meta = await self._store.get(place.meta, expired=True)
+            lock = await self._store.get(place.lock, expired=True)
+            numbers = list(meta.versions or ()) if meta is not None else []
+            if meta is None or len(numbers) < 2:
+                raise NotFound("there is no earlier version of this page")
+            version = await self._store.get(PageVersion.key(place.pk, numbers[-2]), expired=True)
+            if version is None:
+                raise NotFound("there is no earlier version of this page")
+            state = await self._shelf.purges.state(place.scope, now=True)
+            fence = max(meta.fence or 0, lock.fence if lock is not None else 0) + 1
+            back = _back_to(version, meta, fence, state.seq, self._store.now(), numbers[:-1])
+            closing: list[Edit] = [
+                set_to("fence", fence),
+                remove("lease_token"),
+                remove("lease_expires_at"),
+                remove("ttl"),
+            ]
+            seen = attr("fence").absent() if lock is None else attr("fence") == lock.fence
+            try:
+                await self._store.transact(
+                    _written(back, fence), Update(place.lock, *closing, when=seen)
+                )
+            except (TransactionCancelled, TransactionConflict):
+                continue
+            entry = entry_of(place, back)
+            assert entry is not None
+            return self._shelf.put(entry, {}, state.seq)
+        raise Conflict("the page kept being published by others: try again")
+
+    async def _bodies_of(self, place: Place, numbers: list[int], used: set[str]) -> list[str]:
+        """The bodies that only these versions have."""
+        if not numbers:
+            return []
+        found = await self._store.batch_get([PageVersion.key(place.pk, n) for n in numbers])
+        return [each.s3_key for each in found if each is not None and each.s3_key not in used]
+
+    def _clear(self, keys: list[str]) -> None:
+        """Remove bodies that nothing points to any more. Those that are forgotten here are swept
+        later."""
+        if not keys:
+            return
+        task = asyncio.create_task(self._remove(keys))
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+
+    async def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            for suffix in SUFFIXES.values():
+                with suppress(BlobError):
+                    await self._blobs.delete(key + suffix)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._clearing, return_exceptions=True)
+
+
+def _same(known: Entry, rendered: Rendered, digest: str) -> bool:
+    """Whether a page was generated as it was before."""
+    return (
+        known.digest == digest
+        and known.status == rendered.status
+        and known.etag == rendered.etag
+        and known.owner == rendered.owner
+        and known.s3_key.startswith("pages/")
+    )
+
+
+def _written(meta: PageMeta, fence: int) -> Update[Any]:
+    """Write a row if it is newer. What others keep beside our attributes stays."""
+    edits: list[Edit] = []
+    for field in msgspec.structs.fields(PageMeta):
+        value = getattr(meta, field.name)
+        if field.name == "pk":
+            continue
+        edits.append(remove(field.name) if value is None else set_to(field.name, value))
+    return Update(PageMeta.key(meta.pk), *edits, when=newer(fence))
+
+
+def _version(meta: PageMeta, number: int) -> PageVersion:
+    return PageVersion(
+        pk=meta.pk,
+        number=number,
+        s3_key=meta.s3_key,
+        generated_at=meta.generated_at,
+        etag=meta.etag,
+        status=meta.status or 200,
+        headers=meta.headers or [],
+        size=meta.size or 0,
+        digest=meta.digest or "",
+        encodings=meta.encodings or [],
+        tags=meta.tags or [],
+        ttl=(meta.ttl or 0) + _VERSION_SECONDS,
+    )
+
+
+def _back_to(
+    version: PageVersion, meta: PageMeta, fence: int, seq: int, now: int, numbers: list[int]
+) -> PageMeta:
+    return msgspec.structs.replace(
+        meta,
+        s3_key=version.s3_key,
+        generated_at=now,
+        etag=version.etag,
+        fence=fence,
+        status=version.status,
+        headers=version.headers,
+        size=version.size,
+        digest=version.digest,
+        encodings=version.encodings,
+        tags=version.tags,
+        pinned=True,
+        seq=seq,
+        versions=numbers,
+        ttl=None,
+    )
+
+
+def _listed(place: Place) -> Listed:
+    return Listed(
+        scope=place.scope,
+        label=place.label,
+        pk_of=place.pk,
+        url=place.url,
+        variant=place.variant or None,
+    )

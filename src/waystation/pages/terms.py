@@ -1,0 +1,65 @@
+"""What is asked for, what may be done with the answer, and how the answer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from waystation.pages.http.fields import Headers
+from waystation.pages.http.policies import Windows
+
+NAME = b"waystation"
+"""What we are called in `Cache-Status` and `Via`."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """How the pages of a site are cached."""
+
+    tenant: str | None
+    windows: Windows
+    vary: tuple[str, ...] | None = None
+    """The request headers that pages may depend on; None lets the origin say."""
+
+    owner: str | None = None
+    """Tells this site from others that have had its name."""
+
+    account: str | None = None
+    """Whose allowance new pages count against, if anybody's."""
+
+    tags: tuple[str, ...] = ()
+    ignore_cookies: bool = False
+    versions: int = 3
+
+
+class Ask(msgspec.Struct):
+    """A request for a page. `url` is its path and query below the site."""
+
+    method: str
+    url: str
+    headers: Headers
+    body: bytes = b""
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """What the origin answered; `error` says why it did not. `seconds` is how long it took."""
+
+    status: int
+    headers: Headers
+    body: bytes = b""
+    seconds: float = 0.0
+    error: str | None = None
+    related: tuple[str, ...] = ()
+    """URLs of the site that the answer names as what was created or changed."""
+
+
+Fetch = Callable[[str, Headers, bytes], Awaitable[Fetched]]
+"""Asks the origin, with a method, headers and a body. It never raises for what the origin does."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer to a client."""
+
+    status: int
+    headers: Headers
+    body: bytes = b""
