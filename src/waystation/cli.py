@@ -148,14 +148,17 @@ def _doctor(options: argparse.Namespace, systems: Sequence[System]) -> int:
 
 
 def _tables(options: argparse.Namespace, systems: Sequence[System]) -> None:
-    env = load_settings(settings_of(systems), options.config).env
+    settings = load_settings(settings_of(systems), options.config)
+    env, names = settings.env, settings.table_names
     if options.cloudformation:
         from waystation.server.cloudformation import template
 
-        print(json.dumps(template(tables_of(systems), env, queues_of(systems)), indent=2))
+        print(json.dumps(template(tables_of(systems), env, queues_of(systems), names), indent=2))
         return
     described = [
-        _described(system.name, table, env) for system in systems for table in system.tables
+        _described(system.name, table, scoped_name(table, env, names))
+        for system in systems
+        for table in system.tables
     ]
     if options.json:
         print(json.dumps(described, indent=2))
@@ -163,10 +166,10 @@ def _tables(options: argparse.Namespace, systems: Sequence[System]) -> None:
         print("\n".join(map(_table_text, described)))
 
 
-def _described(system: str, table: Table, env: str) -> dict[str, Any]:
+def _described(system: str, table: Table, name: str) -> dict[str, Any]:
     return {
         "system": system,
-        "name": scoped_name(table, env),
+        "name": name,
         "pk": table.pk.name,
         "sk": table.sk.name if table.sk else None,
         "indexes": list(table.indexes),

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -38,6 +38,11 @@ class SystemSettings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaul
 
     def check(self, shared: Settings) -> None:
         """Refuse, with a SettingsError, what makes no sense beside the shared settings."""
+
+    @property
+    def table_names(self) -> Mapping[str, str]:
+        """The whole names of tables that are not called as their environment has it."""
+        return {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
@@ -109,6 +114,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         found = self.own.get(kind)
         return found if isinstance(found, kind) else kind()
 
+    @property
+    def table_names(self) -> dict[str, str]:
+        """The whole names of tables that a system's settings name, by their declared names."""
+        return {k: v for settings in self.own.values() for k, v in settings.table_names.items()}
+
     def _check_storage(self) -> None:
         if not re.match(r"sqlite:///.|sqlite://:memory:$|dynamodb://", self.store):
             raise SettingsError("store: must be sqlite:///path or dynamodb://region")
@@ -162,6 +172,8 @@ class Names:
         self.kinds: tuple[type[msgspec.Struct], ...] = (Settings, *kinds)
         self._owners: dict[str, type[msgspec.Struct]] = {}
         self._types: dict[str, Any] = {}
+        self.aliases: dict[str, str] = {}
+        """Environment variables of other programs that set the same, and the names they set."""
         for kind in self.kinds:
             hints = get_type_hints(kind, include_extras=True)
             for name in kind.__struct_fields__:
@@ -170,6 +182,7 @@ class Names:
                 if name in self._owners:
                     raise DeclarationError(f"two systems have a setting called {name}")
                 self._owners[name], self._types[name] = kind, hints[name]
+                self.aliases |= dict.fromkeys(_aliases(hints[name]), name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._owners)
@@ -222,7 +235,11 @@ def load_settings(
     """
     names = Names(kinds)
     found = _from_file(names, file)
-    for name, text in (os.environ if environ is None else environ).items():
+    variables = os.environ if environ is None else environ
+    for alias, field in names.aliases.items():
+        if text := variables.get(alias, "").strip():
+            found[field] = names.convert(alias, field, text, strict=False)
+    for name, text in variables.items():
         if name.startswith(PREFIX):
             field = names.known(name, name)
             if not text.strip() and field != "env":
@@ -246,6 +263,11 @@ def _from_file(names: Names, file: Path | None) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error}") from error
     fields = {name: names.known(name, f"{path}: {name}") for name in content}
     return {fields[name]: names.convert(name, fields[name], content[name]) for name in content}
+
+
+def _aliases(hint: Any) -> list[str]:
+    extras = [part.extra for part in get_args(hint)[1:] if isinstance(part, Meta) and part.extra]
+    return [extra["also"] for extra in extras if "also" in extra]
 
 
 def check_url(name: str, url: str | None) -> None:

@@ -310,6 +310,8 @@ class Answers:
         return held if late <= sie else None
 
     def _failure(self, origin: Origin, failure: RenderFailed, use: Use) -> Reply:
+        if failure.cause is not None:
+            raise failure.cause
         status = cache_status(fwd=use.fwd, status=origin.status, detail="origin-failed")
         if failure.rendered is not None and origin.status:
             return self._counted(
@@ -335,6 +337,8 @@ class Answers:
                 reply = await self._served(ask, spare, Use("stale", "stale", "origin-failed"))
                 if reply is not None:
                     return reply
+            if fetched.cause is not None:
+                raise fetched.cause
             problem = replies.problem(fetched.status or 502, fetched.error, status)
             return self._counted(problem, "error", "origin-failed")
         return self._counted(replies.from_fetched(fetched, status), "pass", use.detail or use.fwd)
@@ -346,12 +350,16 @@ class Answers:
         if fetched.error is not None:
             problem = replies.problem(fetched.status or 502, fetched.error, status)
             return self._counted(problem, "error", "origin-failed")
-        if ask.method not in _SAFE and 200 <= fetched.status < 400:
-            for url in dict.fromkeys([ask.url, *fetched.related]):
-                await self._changed(Place(terms.tenant, url), terms)
+        await self.changed(ask, terms, fetched.status, fetched.related)
         return self._counted(replies.from_fetched(fetched, status), "pass", "method")
 
-    async def _changed(self, place: Place, terms: Terms) -> None:
+    async def changed(self, ask: Ask, terms: Terms, status: int, related: tuple[str, ...]) -> None:
+        """Purge the pages that a request may have changed, by the status of its answer."""
+        if ask.method not in _SAFE and 200 <= status < 400:
+            for url in dict.fromkeys([ask.url, *related]):
+                await self._purged(Place(terms.tenant, url), terms)
+
+    async def _purged(self, place: Place, terms: Terms) -> None:
         """Purge a page that may have changed, if it is kept."""
         store = self._shelf.store
         kept = (

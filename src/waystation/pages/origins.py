@@ -101,9 +101,10 @@ class Origin:
         if entry is not None:
             headers += validators(entry)
         fetched = await self._fetch("GET", headers, b"")
-        self.status = fetched.status
         if fetched.error is not None:
-            raise RenderFailed(fetched.error, status=fetched.status or 502)
+            self.status = 0
+            raise RenderFailed(fetched.error, status=fetched.status or 502, cause=fetched.cause)
+        self.status = fetched.status
         return fetched
 
     def rendered(self, fetched: Fetched) -> Rendered:
@@ -115,16 +116,27 @@ class Origin:
             len(tags) > MOST_TAGS or any(len(tag) > MOST_TAG for tag in tags)
         ):
             policy = Policy("tags")
+        if policy.refused is None and fetched.rest is not None:
+            policy = Policy("too-large")
         if policy.refused is None:
             headers = [pair for pair in headers if pair[0] not in policy.dropped]
             headers = _with_vary(headers, self._terms.vary or ())
         if not has(headers, b"date"):
             headers.append((b"date", format_date(self._clock())))
         etag = first(headers, b"etag")
-        if etag is None and fetched.status == 200:
+        if etag is None and fetched.status == 200 and fetched.rest is None:
             etag = f'"{sha256(fetched.body).hexdigest()[:32]}"'
-        owner, account = self._terms.owner, self._terms.account
-        return Rendered(fetched.status, headers, fetched.body, policy, etag, tags, owner, account)
+        return Rendered(
+            fetched.status,
+            headers,
+            fetched.body,
+            policy,
+            etag,
+            tags,
+            self._terms.owner,
+            self._terms.account,
+            fetched.rest,
+        )
 
     def _renewed(self, fetched: Fetched, entry: Entry) -> Unchanged:
         """A stored page with the headers that the origin has just confirmed or changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,9 @@ class Rendered(msgspec.Struct, frozen=True):
     owner: str | None = None
     account: str | None = None
     """Whose allowance it counts against, if anybody's."""
+
+    rest: AsyncIterator[bytes] | None = None
+    """What follows the body of one that is not kept."""
 
 
 class Publisher:

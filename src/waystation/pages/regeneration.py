@@ -50,10 +50,17 @@ class Unchanged(msgspec.Struct, frozen=True):
 class RenderFailed(WaystationError):
     """A page could not be generated. `rendered` is what came instead, if anything."""
 
-    def __init__(self, reason: str, rendered: Rendered | None = None, status: int = 502) -> None:
+    def __init__(
+        self,
+        reason: str,
+        rendered: Rendered | None = None,
+        status: int = 502,
+        cause: Exception | None = None,
+    ) -> None:
         super().__init__(reason)
         self.rendered = rendered
         self.status = status
+        self.cause = cause
 
 
 Render = Callable[["Entry | None"], Awaitable[Rendered | Unchanged]]

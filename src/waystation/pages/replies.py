@@ -84,13 +84,14 @@ def is_unchanged(entry: Entry, ask: Ask) -> bool:
 
 def from_rendered(rendered: Rendered, status: tuple[bytes, bytes]) -> Reply:
     """A page that was just generated and is not kept."""
-    return Reply(rendered.status, _with_status(rendered.headers, status), rendered.body)
+    headers = _with_status(rendered.headers, status)
+    return Reply(rendered.status, headers, rendered.body, rendered.rest)
 
 
 def from_fetched(fetched: Fetched, status: tuple[bytes, bytes]) -> Reply:
     """An answer that is passed on as it came."""
     headers = [pair for pair in end_to_end(fetched.headers) if pair[0] not in _FOR_CACHES]
-    return Reply(fetched.status, _with_status(headers, status), fetched.body)
+    return Reply(fetched.status, _with_status(headers, status), fetched.body, fetched.rest)
 
 
 def problem(code: int, detail: str, status: tuple[bytes, bytes]) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.pages.commands import add_commands
 from waystation.pages.settings import PageSettings
 from waystation.pages.tables import TABLES
 from waystation.seam import Door, Parts, Running, System, every
@@ -38,4 +39,6 @@ def _routers() -> Sequence[Router]:
     return [router]
 
 
-SYSTEM = System(name="pages", tables=TABLES, settings=PageSettings, open=open_pages)
+SYSTEM = System(
+    name="pages", tables=TABLES, settings=PageSettings, commands=add_commands, open=open_pages
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
@@ -52,14 +52,21 @@ class Fetched(msgspec.Struct, frozen=True):
     related: tuple[str, ...] = ()
     """URLs of the site that the answer names as what was created or changed."""
 
+    rest: AsyncIterator[bytes] | None = None
+    """What follows the body, where it was not read to its end: such an answer is not kept."""
+
+    cause: Exception | None = None
+    """What went wrong in an app of our own process."""
+
 
 Fetch = Callable[[str, Headers, bytes], Awaitable[Fetched]]
 """Asks the origin, with a method, headers and a body. It never raises for what the origin does."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer to a client."""
+    """An answer to a client. `rest` follows the body, if there is any."""
 
     status: int
     headers: Headers
     body: bytes = b""
+    rest: AsyncIterator[bytes] | None = None

@@ -10,15 +10,23 @@ from waystation.store import scoped_name
 from waystation.store.dynamodb import definition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from waystation.queues import QueueSpec
     from waystation.store import Table
 
 
-def template(tables: Iterable[Table], env: str, queues: Sequence[QueueSpec] = ()) -> dict[str, Any]:
+def template(
+    tables: Iterable[Table],
+    env: str,
+    queues: Sequence[QueueSpec] = (),
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """A template that creates what one environment needs, and keeps its data if it is deleted."""
-    resources = {_logical_name(table.name, "Table"): _resource(table, env) for table in tables}
+    resources = {
+        _logical_name(table.name, "Table"): _resource(table, scoped_name(table, env, names))
+        for table in tables
+    }
     outputs: dict[str, Any] = {
         f"{name}Stream": {"Value": {"Fn::GetAtt": [name, "StreamArn"]}}
         for name, resource in resources.items()
@@ -36,9 +44,9 @@ def template(tables: Iterable[Table], env: str, queues: Sequence[QueueSpec] = ()
     }
 
 
-def _resource(table: Table, env: str) -> dict[str, Any]:
+def _resource(table: Table, name: str) -> dict[str, Any]:
     properties: dict[str, Any] = {
-        "TableName": scoped_name(table, env),
+        "TableName": name,
         **definition(table),
         "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
     }

@@ -128,7 +128,11 @@ class _Doctor:
     async def _opened(self) -> Store:
         settings = self._settings
         return await open_store(
-            settings.store, self._tables, env=settings.env, endpoint_url=settings.aws_endpoint_url
+            settings.store,
+            self._tables,
+            env=settings.env,
+            endpoint_url=settings.aws_endpoint_url,
+            names=settings.table_names,
         )
 
     async def secret(self) -> str:

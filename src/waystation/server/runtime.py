@@ -182,6 +182,7 @@ async def running(
                 env=settings.env,
                 clock=clock,
                 endpoint_url=endpoint,
+                names=settings.table_names,
             )
         )
         queues = await stack.enter_async_context(

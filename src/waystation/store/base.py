@@ -20,7 +20,7 @@ from waystation.store.queries import Page, Query, encode_cursor
 from waystation.store.tables import scoped_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -49,11 +49,18 @@ class Store(ABC):
     near = False
     """Whether a read costs so little that nothing need be remembered to save one."""
 
-    def __init__(self, tables: Sequence[Table], *, env: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        env: str,
+        clock: Clock,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.tables = list(dict.fromkeys(tables))
         self.env = env
         self.clock = clock
-        self._scoped = {table.name: scoped_name(table, env) for table in tables}
+        self._scoped = {table.name: scoped_name(table, env, names) for table in tables}
 
     def table_name(self, table: Table) -> str:
         """The table's name in the database."""

@@ -11,7 +11,7 @@ from waystation.errors import InvalidRequest
 from waystation.store.sqlite.engine import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from waystation.clock import Clock
     from waystation.store.base import Store
@@ -25,24 +25,31 @@ async def open_store(
     env: str = "dev",
     clock: Clock = time.time,
     endpoint_url: str | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Store:
     """Open `sqlite:///path`, `sqlite://:memory:` or `dynamodb://region`.
 
     `sqlite:///waystation.db` is relative to the working directory and `sqlite:////var/lib/w.db`
     is absolute. The tables of an embedded store are created by opening it; those of DynamoDB by
-    `ensure_tables` or by the deployment template.
+    `ensure_tables` or by the deployment template. `names` has the whole names of tables that are
+    called otherwise than an environment's are, by their declared names.
     """
     if url == "sqlite://:memory:":
-        return SqliteStore(None, tables, env=env, clock=clock)
+        return SqliteStore(None, tables, env=env, clock=clock, names=names)
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         path = Path(unquote(url.removeprefix("sqlite:///")))
-        return SqliteStore(path, tables, env=env, clock=clock)
+        return SqliteStore(path, tables, env=env, clock=clock, names=names)
     if url.startswith("dynamodb://"):
         # Imported here so that an embedded store starts without the AWS client.
         from waystation.store.dynamodb.engine import DynamoStore
 
         return await DynamoStore.connect(
-            url.removeprefix("dynamodb://"), tables, env=env, clock=clock, endpoint_url=endpoint_url
+            url.removeprefix("dynamodb://"),
+            tables,
+            env=env,
+            clock=clock,
+            endpoint_url=endpoint_url,
+            names=names,
         )
     raise InvalidRequest(
         f"{url!r} is not a store: sqlite:///path or dynamodb://region", field="url"

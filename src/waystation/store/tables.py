@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from waystation.errors import DeclarationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from waystation.store.spec import Spec
 
@@ -95,6 +95,11 @@ def _key_attribute(key: str | KeyAttribute) -> KeyAttribute:
     return KeyAttribute(key) if isinstance(key, str) else key
 
 
-def scoped_name(table: Table, env: str) -> str:
-    """The table's name in the database: `dev-ferryhook-main`, or the bare name without an env."""
+def scoped_name(table: Table, env: str, names: Mapping[str, str] | None = None) -> str:
+    """The table's name in the database: `dev-ferryhook-main`, or the bare name without an env.
+
+    `names` has the whole names of tables that are called otherwise, by their declared names.
+    """
+    if names and table.name in names:
+        return names[table.name]
     return f"{env}-{table.name}" if env else table.name

@@ -20,7 +20,7 @@ from waystation.store.items import Item
 from waystation.store.queries import Page, Query, decode_cursor, encode_cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from waystation.clock import Clock
     from waystation.store.actions import Write
@@ -40,9 +40,15 @@ class DynamoStore(Store):
     """Tables in one region, or on any endpoint that speaks DynamoDB's protocol."""
 
     def __init__(
-        self, session: AwsSession, tables: Sequence[Table], *, env: str, clock: Clock
+        self,
+        session: AwsSession,
+        tables: Sequence[Table],
+        *,
+        env: str,
+        clock: Clock,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__([*tables, checkpoints], env=env, clock=clock)
+        super().__init__([*tables, checkpoints], env=env, clock=clock, names=names)
         self._session = session
         self._client = AwsClient(
             session,
@@ -62,9 +68,11 @@ class DynamoStore(Store):
         env: str,
         clock: Clock,
         endpoint_url: str | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> DynamoStore:
         """Inside a running event loop, which the connections belong to."""
-        return cls(AwsSession(region or None, endpoint_url), tables, env=env, clock=clock)
+        session = AwsSession(region or None, endpoint_url)
+        return cls(session, tables, env=env, clock=clock, names=names)
 
     async def call(
         self,

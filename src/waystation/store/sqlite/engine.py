@@ -22,7 +22,7 @@ from waystation.store.sqlite.transactions import RowWrites
 from waystation.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from waystation.clock import Clock
@@ -54,9 +54,15 @@ class SqliteStore(Store):
     near = True
 
     def __init__(
-        self, path: Path | None, tables: Sequence[Table], *, env: str, clock: Clock
+        self,
+        path: Path | None,
+        tables: Sequence[Table],
+        *,
+        env: str,
+        clock: Clock,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__([*tables, checkpoints], env=env, clock=clock)
+        super().__init__([*tables, checkpoints], env=env, clock=clock, names=names)
         self.path = path
         self._layouts = {t.name: Layout(t, self.table_name(t)) for t in self.tables}
         connection = connect(path)

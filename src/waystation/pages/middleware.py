@@ -1,0 +1,254 @@
+"""The page cache in front of an app of your own, as ASGI middleware.
+
+What cannot be cached reaches the client as the app sends it, piece by piece; what can is read to
+its end, kept and then sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from waystation.pages.http.fields import Headers, end_to_end, first
+from waystation.pages.http.policies import policy_of
+from waystation.pages.terms import Ask, Fetched
+from waystation.pages.urls import page_url, site_url
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping, Sequence
+
+    from waystation.clock import Clock
+    from waystation.pages.library import PageCache
+    from waystation.pages.terms import Reply, Terms
+
+    Message = MutableMapping[str, Any]
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST = 16 * 1024 * 1024
+_AHEAD = 16
+_NO_BODY = frozenset({204, 304})
+
+TenantOf = Callable[["Scope"], str | None]
+"""Whose page a request is for. Where it says None, the request is refused."""
+
+
+class PageCacheMiddleware:
+    """Caches the pages of an ASGI app.
+
+    With `paths`, only paths that begin with one of them are cached. A cache with tenants needs
+    `tenant`, which says whose page a request is for.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        cache: PageCache,
+        tenant: TenantOf | None = None,
+        paths: Sequence[str] | None = None,
+        ignore_params: Sequence[str] = (),
+        largest: int = LARGEST,
+    ) -> None:
+        self._app = app
+        self._cache = cache
+        self._tenant = tenant
+        self._paths = None if paths is None else tuple(paths)
+        self._ignored = tuple(ignore_params)
+        self._largest = largest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._is_ours(scope):
+            await self._app(scope, receive, send)
+            return
+        tenant = None if self._tenant is None else self._tenant(scope)
+        terms = self._cache.terms(tenant)
+        ask = self._asked(scope)
+        if ask.method in ("GET", "HEAD"):
+            await self._answered(scope, receive, send, ask, terms)
+        else:
+            await self._passed(scope, receive, send, ask, terms)
+
+    def _is_ours(self, scope: Scope) -> bool:
+        return self._paths is None or scope["path"].startswith(self._paths)
+
+    def _asked(self, scope: Scope) -> Ask:
+        raw = scope.get("raw_path") or scope["path"].encode()
+        query = scope.get("query_string", b"").decode("latin-1")
+        url = page_url(raw.decode("latin-1"), query, self._ignored)
+        headers = [(bytes(n).lower(), bytes(v)) for n, v in scope["headers"]]
+        return Ask(scope["method"], url, end_to_end(headers))
+
+    async def _answered(
+        self, scope: Scope, receive: Receive, send: Send, ask: Ask, terms: Terms
+    ) -> None:
+        clock = self._cache.pages.store.clock
+        origin = _AppOrigin(self._app, scope, ask, terms, self._largest, clock)
+        try:
+            reply = await self._cache.pages.answers.answer(ask, terms, origin.fetch)
+            await _send(reply, ask.method, send)
+        finally:
+            origin.leave()
+
+    async def _passed(
+        self, scope: Scope, receive: Receive, send: Send, ask: Ask, terms: Terms
+    ) -> None:
+        """Let the app answer as if there were no cache. What its answer may have changed is purged
+        before the client hears of it."""
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(bytes(n).lower(), bytes(v)) for n, v in message.get("headers", [])]
+                related = _related(headers, ask.url, scope)
+                await self._cache.pages.answers.changed(ask, terms, message["status"], related)
+            await send(message)
+
+        await self._app(scope, receive, watched)
+
+
+class _AppOrigin:
+    """One request's way to the app."""
+
+    def __init__(
+        self, app: App, scope: Scope, ask: Ask, terms: Terms, largest: int, clock: Clock
+    ) -> None:
+        self._app = app
+        self._scope = scope
+        self._ask = ask
+        self._terms = terms
+        self._largest = largest
+        self._clock = clock
+        self._streams: list[_Run] = []
+
+    async def fetch(self, method: str, headers: Headers, body: bytes) -> Fetched:
+        scope = {**self._scope, "method": method, "headers": list(headers)}
+        run = _Run(self._app, scope)
+        begun = time.monotonic()
+        try:
+            status, got = await run.start()
+            kept = self._may_keep(method, status, got)
+            body = await run.body(self._largest if kept else 0)
+        except BaseException as error:
+            run.stop()
+            if not isinstance(error, Exception):
+                raise
+            return Fetched(500, [], error=f"the app failed: {type(error).__name__}", cause=error)
+        rest = None
+        if not run.ended:
+            self._streams.append(run)
+            rest = run.rest()
+        related = _related(got, self._ask.url, self._scope)
+        seconds = time.monotonic() - begun
+        return Fetched(status, got, body, seconds, related=related, rest=rest)
+
+    def _may_keep(self, method: str, status: int, headers: Headers) -> bool:
+        """Whether it is worth reading an answer to its end before the client sees it begin."""
+        kind = first(headers, b"content-type") or ""
+        if method != "GET" or kind.startswith("text/event-stream"):
+            return False
+        windows = self._terms.windows
+        return policy_of(status, headers, self._ask.headers, windows, self._clock()).refused is None
+
+    def leave(self) -> None:
+        """The client has what it asked for, or has gone."""
+        for run in self._streams:
+            run.stop()
+
+
+class _Run:
+    """The app at work on one request, in a task of its own: it is held up where nobody reads."""
+
+    def __init__(self, app: App, scope: dict[str, Any]) -> None:
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue(_AHEAD)
+        self._gone = asyncio.Event()
+        self._given = False
+        self.ended = False
+        self._task = asyncio.create_task(self._work(app, scope))
+
+    async def _work(self, app: App, scope: dict[str, Any]) -> None:
+        try:
+            await app(scope, self._receive, self._messages.put)
+        finally:
+            await self._messages.put(None)
+
+    async def _receive(self) -> Message:
+        if not self._given:
+            self._given = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def start(self) -> tuple[int, Headers]:
+        message = await self._next()
+        while message is not None and message["type"] != "http.response.start":
+            message = await self._next()
+        if message is None:
+            await self._task  # raises what went wrong
+            raise RuntimeError("the app did not answer")
+        headers = [(bytes(n).lower(), bytes(v)) for n, v in message.get("headers", [])]
+        return message["status"], headers
+
+    async def _next(self) -> Message | None:
+        return await self._messages.get()
+
+    async def body(self, most: int) -> bytes:
+        """The body, as far as it is not longer than `most`."""
+        parts: list[bytes] = []
+        size = 0
+        while not self.ended and size <= most and (most or not parts):
+            piece = await self._piece()
+            parts.append(piece)
+            size += len(piece)
+            if not most:
+                break
+        return b"".join(parts)
+
+    async def _piece(self) -> bytes:
+        message = await self._next()
+        if message is None:
+            self.ended = True
+            await self._task
+            raise RuntimeError("the app did not finish its answer")
+        if message["type"] != "http.response.body":
+            return b""
+        self.ended = not message.get("more_body", False)
+        return bytes(message.get("body", b""))
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        while not self.ended:
+            yield await self._piece()
+
+    def stop(self) -> None:
+        self._gone.set()
+        self._task.cancel()
+
+
+def _related(headers: Headers, url: str, scope: Scope) -> tuple[str, ...]:
+    """URLs of the app that an answer names as what was created or changed."""
+    host = next((bytes(v).decode("latin-1") for n, v in scope["headers"] if n == b"host"), "host")
+    origin = f"{scope.get('scheme', 'http')}://{host}"
+    named = [v.decode("latin-1") for n, v in headers if n in (b"location", b"content-location")]
+    found = (site_url(each, origin + url, origin) for each in named)
+    return tuple(each for each in found if each is not None)
+
+
+async def _send(reply: Reply, method: str, send: Send) -> None:
+    headers = list(reply.headers)
+    bodiless = method == "HEAD" or reply.status in _NO_BODY
+    if reply.rest is None and reply.status not in _NO_BODY:
+        known = any(name == b"content-length" for name, _ in headers)
+        if not (method == "HEAD" and known):
+            headers = [pair for pair in headers if pair[0] != b"content-length"]
+            headers.append((b"content-length", b"%d" % len(reply.body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if reply.rest is None or bodiless:
+        await send({"type": "http.response.body", "body": b"" if bodiless else reply.body})
+        return
+    await send({"type": "http.response.body", "body": reply.body, "more_body": True})
+    async for piece in reply.rest:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
