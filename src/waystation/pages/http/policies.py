@@ -118,7 +118,10 @@ def _refusal(
         return "partial" if status == 206 else "status"
     if "no-store" in directives(asked):
         return "request-no-store"
-    if "no-store" in says and not ("must-understand" in says and status in _UNDERSTOOD):
+    if "must-understand" in says:
+        if status not in _UNDERSTOOD:
+            return "status"
+    elif "no-store" in says:
         return "no-store"
     if says.whole("private"):
         return "private"
