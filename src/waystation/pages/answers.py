@@ -197,7 +197,8 @@ class Answers:
             window = DEFAULT_STALE if swr is None else swr
         if late < window:
             return Use("refresh", "stale", reason)
-        if says.whole("max-stale") or late <= (says.seconds("max-stale") or 0):
+        most = says.seconds("max-stale")
+        if most is not None and (says.whole("max-stale") or late <= most):
             return Use("stale", "", reason)
         return Use("validate", "stale", reason)
 
