@@ -126,7 +126,7 @@ class Answers:
                     render = self._learning(origin, Place(terms.tenant, ask.url))
                     self._regeneration.start(place, render, held, terms.versions)
                 return reply
-            held, use = None, Use("miss", "miss", "body-gone")
+            use = Use("miss", "miss", "body-gone")
         if "only-if-cached" in says:
             status = cache_status(fwd=use.fwd or None, detail="only-if-cached")
             return self._counted(Reply(504, [status]), "pass", "only-if-cached")
@@ -162,6 +162,8 @@ class Answers:
             return Use("pass", "bypass", "cookie")
         if held.verdict.hard:
             return Use("miss", "stale", "purged")
+        if held.gone:
+            return Use("miss", "miss", "body-gone")
         if not _understands(ask, entry):
             return Use("pass", "bypass", "encoding")
         if entry.pinned and held.verdict.clear:
@@ -299,7 +301,7 @@ class Answers:
 
     def _spare(self, held: Held | None, terms: Terms) -> Held | None:
         """An old page that may be used when there is no new one to be had."""
-        if held is None or held.verdict.hard or held.entry.strict:
+        if held is None or held.verdict.hard or held.gone or held.entry.strict:
             return None
         if held.entry.owner not in (None, terms.owner):
             return None

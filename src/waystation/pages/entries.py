@@ -71,6 +71,8 @@ class Held(msgspec.Struct):
     verdict: Verdict = CLEAR
     seq: int = -1
     checked: float = 0.0
+    gone: bool = False
+    """Whether its body is gone, so that it has to be generated anew."""
 
     def size(self) -> int:
         headers = sum(len(name) + len(value) for name, value in self.entry.headers)
@@ -78,7 +80,7 @@ class Held(msgspec.Struct):
 
     def usable(self, now: float) -> bool:
         """Whether it can be used without asking anybody."""
-        return self.verdict.clear and self.entry.fresh(now)
+        return self.verdict.clear and not self.gone and self.entry.fresh(now)
 
 
 def entry_of(place: Place, meta: PageMeta) -> Entry | None:

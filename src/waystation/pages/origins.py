@@ -30,12 +30,8 @@ MOST_TAGS = 100
 MOST_TAG = 200
 _NOT_ASKED = frozenset(
     {
-        b"if-none-match",
-        b"if-modified-since",
-        b"if-match",
-        b"if-unmodified-since",
-        b"if-range",
-        b"range",
+        *(b"if-none-match", b"if-modified-since", b"if-match", b"if-unmodified-since"),
+        *(b"if-range", b"range", b"accept-encoding"),
     }
 )
 _NOT_KEPT = frozenset({b"age", b"content-length", b"cache-tag", b"surrogate-key"})

@@ -183,7 +183,9 @@ class Regeneration:
     ) -> Outcome:
         """Generate a page under its lease, and publish it."""
         state = await self._shelf.purges.state(place.scope, now=True)
-        entry = None if current is None or current.verdict.hard else current.entry
+        entry = None if current is None else current.entry
+        if current is not None and (current.verdict.hard or current.gone):
+            entry = None  # nothing that the origin could confirm
         rendered = await render(entry)
         self._failures.pop(place, None)
         if isinstance(rendered, Unchanged):
@@ -201,6 +203,8 @@ class Regeneration:
         if rendered.status >= 500 and entry is not None and entry.status < 500:
             return Outcome(rendered=rendered, reason="error")
         known = None if current is None else current.entry
+        if known is not None and current is not None and current.gone:
+            known = msgspec.structs.replace(known, digest=None)
         if rendered.account is not None and not self._allowance.take(
             rendered.account, len(rendered.body)
         ):

@@ -71,13 +71,13 @@ class Shelf:
         return entry_of(place, meta)
 
     async def body(self, held: Held, encoding: str = "") -> bytes | None:
-        """A page's body. None where the row has outlived it: then the page is not kept."""
+        """A page's body. None where the row has outlived it."""
         found = held.bodies.get(encoding)
         if found is not None:
             return found
         found = await self.blobs.get(held.entry.s3_key + SUFFIXES[encoding])
         if found is None:
-            self.memory.drop(held.entry.place)
+            held.gone = True
             return None
         held.bodies[encoding] = found
         self.memory.put(held.entry.place, held)
