@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from waystation.errors import InvalidInput
 from waystation.pages.http.fields import Headers, end_to_end, first
 from waystation.pages.http.policies import policy_of
+from waystation.pages.replies import cache_status, problem
 from waystation.pages.terms import Ask, Fetched
 from waystation.pages.urls import page_url, site_url
 
@@ -65,9 +67,13 @@ class PageCacheMiddleware:
         if scope["type"] != "http" or not self._is_ours(scope):
             await self._app(scope, receive, send)
             return
-        tenant = None if self._tenant is None else self._tenant(scope)
-        terms = self._cache.terms(tenant)
         ask = self._asked(scope)
+        try:
+            terms = self._cache.terms(None if self._tenant is None else self._tenant(scope))
+        except InvalidInput as error:
+            status = cache_status(fwd="bypass", detail="tenant")
+            await _send(problem(400, f"{error.field}: {error}", status), ask.method, send)
+            return
         if ask.method in ("GET", "HEAD"):
             await self._answered(scope, receive, send, ask, terms)
         else:
@@ -90,7 +96,10 @@ class PageCacheMiddleware:
         origin = _AppOrigin(self._app, scope, ask, terms, self._largest, clock)
         try:
             reply = await self._cache.pages.answers.answer(ask, terms, origin.fetch)
-            await _send(reply, ask.method, send)
+            if reply.rest is None:
+                await _send(reply, ask.method, send)
+            else:
+                await _while_there(receive, _send(reply, ask.method, send))
         finally:
             origin.leave()
 
@@ -225,6 +234,24 @@ class _Run:
     def stop(self) -> None:
         self._gone.set()
         self._task.cancel()
+
+
+async def _while_there(receive: Receive, sending: Coroutine[Any, Any, None]) -> None:
+    """Send for as long as there is a client: a stream may have no end of its own."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    watching, work = asyncio.create_task(gone()), asyncio.create_task(sending)
+    try:
+        await asyncio.wait({watching, work}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+    finally:
+        watching.cancel()
+        work.cancel()
+        await asyncio.gather(watching, work, return_exceptions=True)
 
 
 def _related(headers: Headers, url: str, scope: Scope) -> tuple[str, ...]:

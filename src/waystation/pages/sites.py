@@ -86,7 +86,7 @@ class Sites:
         if known is None and len(await self.of(user_id)) >= _MOST_SITES:
             raise Conflict(f"an account has at most {_MOST_SITES} sites")
         site = await self._changed(user_id, name, known, given)
-        if known is None or _is_another(known, site):
+        if known is not None and _is_another(known, site):
             await self._purges.purge(name, "all", "", hard=True)
         try:
             await self._store.put(site, when=absent() if known is None else None)
@@ -137,13 +137,14 @@ class Sites:
         return list(page.items)
 
     async def delete(self, user_id: str, name: str) -> None:
+        """Remove a site. Its pages go first: who takes the name next shall have none of them."""
         site = await self.get(user_id, name)
+        await self._purges.purge(name, "all", "", hard=True)
         try:
             await self._store.delete(key_of(site), when=attr("site_id") == site.site_id)
         except ConditionFailed:
             raise NotFound("there is no such site") from None
         self._forget(name)
-        await self._purges.purge(name, "all", "", hard=True)
 
     async def find(self, name: str) -> tuple[Site, Terms] | None:
         """A site for the door: what was changed elsewhere is seen within two seconds."""
