@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waystation.pages.publishing import Rendered
     from waystation.pages.terms import Ask, Fetched
 
-_REVALIDATE = (b"cache-control", b"public, max-age=0, must-revalidate")
+_REVALIDATE = (b"cache-control", b"max-age=0, must-revalidate")
 """For pages whose origin says nothing: browsers ask each time, so that a purge reaches them."""
 
 _NO_STORE = (b"cache-control", b"no-store")
