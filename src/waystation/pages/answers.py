@@ -1,61 +1,61 @@
 """Answering requests for pages: from what is kept where HTTP lets us, and else from the origin.
 
-A request goes one way: `answer` finds out what it is, `_kept` looks for the page, `_use` says what
-can be done with it, and then it is served, regenerated, or passed on to the origin.
+A request goes one way: `answer` finds out what it is, `_kept` looks for the page, `uses.py` says
+what can be done with it, and then it is served, regenerated, or passed on to the origin.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import logging
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.errors import BlobError, StoreError
-from waystation.pages import replies
-from waystation.pages.encodings import takes
+from waystation.pages import replies, uses
 from waystation.pages.http.directives import directives
-from waystation.pages.http.fields import first, has, joined, values
-from waystation.pages.http.policies import DEFAULT_STALE
-from waystation.pages.http.variants import MOST_NAMES, variant
-from waystation.pages.origins import Origin, Varies
+from waystation.pages.http.fields import first
+from waystation.pages.http.variants import MOST_NAMES, MOST_VARIANT, variant
+from waystation.pages.origins import Origin
 from waystation.pages.places import MOST_URL, Place
-from waystation.pages.regeneration import RenderFailed
+from waystation.pages.regeneration import Job, RenderFailed, Varies
 from waystation.pages.replies import cache_status
-from waystation.pages.tables import PageVariants
+from waystation.pages.tables import Listed, PageVariants
 from waystation.pages.terms import Reply
+from waystation.pages.uses import Use
 from waystation.patterns import Newest
 
 if TYPE_CHECKING:
     from waystation.pages.entries import Entry, Held
-    from waystation.pages.http.directives import Directives
     from waystation.pages.metrics import PageMetrics
     from waystation.pages.publishing import Rendered
     from waystation.pages.regeneration import Outcome, Regeneration, Render, Unchanged
     from waystation.pages.shelf import Shelf
     from waystation.pages.terms import Ask, Fetch, Fetched, Terms
 
+log = logging.getLogger(__name__)
+
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_FAILURES = frozenset({500, 502, 503, 504})
 _PASS_SECONDS = 10.0
 _MOST_PASSED = 20_000
+_MOST_RELATED = 2
+_MOST_LISTED = 20
 _VARIANTS_SECONDS = 86_400
-_AHEAD = 20
-"""A page that is fresh for at least so many seconds is regenerated in the last twentieth of them,
-so that those which were generated together are not regenerated together."""
-
-Step = Literal["fresh", "stale", "refresh", "validate", "miss", "pass"]
+_OTHER_TRIES = ("busy", "lost", "storage", "error", "allowance")
+"""Reasons for which a page was not kept this time, and may be another time."""
 
 
-class Use(msgspec.Struct, frozen=True):
-    """What can be done with a page that is kept, or why nothing can. `fwd` and `detail` are the
-    words for it in `Cache-Status`."""
+class Visit:
+    """One request on its way: what is asked for, on which terms, and how the origin is asked."""
 
-    step: Step
-    fwd: str = ""
-    detail: str | None = None
-
-
-_FRESH = Use("fresh")
-_AHEAD_OF_TIME = Use("refresh")
+    def __init__(self, ask: Ask, terms: Terms, fetch: Fetch, primary: Place) -> None:
+        self.ask = ask
+        self.terms = terms
+        self.fetch = fetch
+        self.says = directives(ask.headers)
+        self.primary = primary
+        """The page's place before it is known what it depends on."""
 
 
 class Answers:
@@ -66,170 +66,106 @@ class Answers:
         self._regeneration = regeneration
         self._metrics = metrics
         self._clock = shelf.store.clock
-        self._passed: Newest[tuple[Place, bool], tuple[float, str]] = Newest(_MOST_PASSED)
+        self._passed: Newest[tuple[str, bool], tuple[float, str]] = Newest(_MOST_PASSED)
 
     async def answer(self, ask: Ask, terms: Terms, fetch: Fetch) -> Reply:
+        visit = Visit(ask, terms, fetch, _primary(ask, terms))
         if ask.method not in ("GET", "HEAD"):
-            return await self._through(ask, terms, fetch)
+            return await self._through(visit)
         if len(ask.url) > MOST_URL:
-            return await self._pass(ask, terms, fetch, Use("pass", "bypass", "url-too-long"))
+            return await self._pass(visit, Use("pass", "bypass", "url-too-long"))
         given: Rendered | None = None
         for _ in range(3):
-            names: frozenset[str] = frozenset()
             origin = Origin(ask, terms, fetch, self._clock, given)
             try:
-                place, names, held = await self._kept(ask, terms)
-                origin.names = names
-                return await self._answer(ask, terms, fetch, origin, place, held)
-            except Varies as found:
-                given = found.rendered if found.origin is origin else None
-                if not await self._learn(Place(terms.tenant, ask.url), found.names):
+                place, origin.names, held = await self._kept(visit)
+                if len(place.variant) > MOST_VARIANT:
                     break
-            except (StoreError, BlobError):
+                return await self._answer(visit, origin, place, held)
+            except Varies as found:
+                given = None
+                if found.asker is origin:
+                    given = msgspec.structs.replace(found.rendered, seq=found.seq)
+                if not await self._learned(visit.primary, found.names):
+                    break
+            except (StoreError, BlobError) as error:
+                log.warning("a page is passed on: %s", error)
                 break
         if given is not None:
             status = cache_status(fwd="miss", status=given.status, detail="vary")
             return self._counted(replies.from_rendered(given, status), "pass", "vary")
-        return await self._pass(ask, terms, fetch, Use("pass", "bypass", "storage"))
+        return await self._pass(visit, Use("pass", "bypass", "storage"))
 
-    async def _kept(self, ask: Ask, terms: Terms) -> tuple[Place, frozenset[str], Held | None]:
+    async def _kept(self, visit: Visit) -> tuple[Place, frozenset[str], Held | None]:
         """Where the page is, which request headers it depends on, and the page if it is kept."""
-        if terms.vary is not None:
-            listed = variant(terms.vary, ask.headers) if terms.vary else ""
-            place = Place(terms.tenant, ask.url, listed)
-            return place, frozenset(terms.vary), await self._shelf.find(place)
-        place = Place(terms.tenant, ask.url)
+        headers, place = visit.ask.headers, visit.primary
+        if visit.terms.vary is not None:
+            if visit.terms.vary:
+                place = place.of(variant(visit.terms.vary, headers))
+            return place, frozenset(visit.terms.vary), await self._shelf.find(place)
         held = await self._shelf.find(place)
         if held is not None:
             return place, frozenset(), held
         names = await self._shelf.varies_by(place)
         if names is None:
             return place, frozenset(), None
-        place = place.of(variant(names, ask.headers))
+        place = place.of(variant(names, headers))
         return place, frozenset(names), await self._shelf.find(place)
 
-    async def _answer(
-        self,
-        ask: Ask,
-        terms: Terms,
-        fetch: Fetch,
-        origin: Origin,
-        place: Place,
-        held: Held | None,
-    ) -> Reply:
-        says = directives(ask.headers)
-        use = self._use(ask, says, terms, held, origin.names)
+    async def _answer(self, visit: Visit, origin: Origin, place: Place, held: Held | None) -> Reply:
+        ask, terms = visit.ask, visit.terms
+        use = uses.use_of(ask, visit.says, terms, held, origin.names, self._clock())
         if held is not None and use.step in ("fresh", "stale", "refresh"):
             reply = await self._served(ask, held, use)
             if reply is not None:
                 if use.step == "refresh":
-                    render = self._learning(origin, Place(terms.tenant, ask.url))
-                    self._regeneration.start(place, render, held, terms.versions)
+                    render = self._learning(origin, visit.primary)
+                    job = Job(place, render, terms.owner, terms.versions)
+                    self._regeneration.start(job, held, held.seq)
                 return reply
             use = Use("miss", "miss", "body-gone")
-        if "only-if-cached" in says:
-            status = cache_status(fwd=use.fwd or None, detail="only-if-cached")
-            return self._counted(Reply(504, [status]), "pass", "only-if-cached")
+        if "only-if-cached" in visit.says:
+            reply = Reply(504, [cache_status(detail="only-if-cached")])
+            return self._counted(reply, "pass", "only-if-cached")
         if use.step != "pass":
-            use = self._must_pass(ask, says, place, use)
+            use = self._remembered(visit, place, uses.must_pass(ask, visit.says, use))
         if use.step == "pass":
-            return await self._pass(ask, terms, fetch, use, held)
-        return await self._regenerated(ask, terms, fetch, origin, place, held, use)
+            return await self._pass(visit, use, held)
+        return await self._regenerated(visit, origin, place, held, use)
 
-    def _learning(self, origin: Origin, place: Place) -> Render:
+    def _remembered(self, visit: Visit, place: Place, use: Use) -> Use:
+        """Whether the last answer to such a request could not be kept."""
+        key = (place.pk, visit.terms.keeps_apart(visit.ask.headers))
+        at, reason = self._passed.get(key) or (0.0, "")
+        if use.step != "pass" and 0 <= self._clock() - at < _PASS_SECONDS:
+            return Use("pass", "bypass", reason)
+        return use
+
+    def _learning(self, origin: Origin, primary: Place) -> Render:
         """Renders in the background, where nobody else learns what a page depends on."""
 
         async def render(entry: Entry | None) -> Rendered | Unchanged:
             try:
                 return await origin.render(entry)
             except Varies as found:
-                await self._learn(place, found.names)
+                await self._learned(primary, found.names)
                 raise
 
         return render
 
-    def _use(
-        self, ask: Ask, says: Directives, terms: Terms, held: Held | None, names: frozenset[str]
-    ) -> Use:
-        """What can be done with a page for this request."""
-        if held is None:
-            return Use("miss", "vary-miss" if names else "uri-miss")
-        entry = held.entry
-        if entry.owner not in (None, terms.owner):
-            return Use("miss", "uri-miss", "other-site")
-        cookies = has(ask.headers, b"cookie") and not terms.ignore_cookies
-        if entry.unmarked and cookies and "cookie" not in names:
-            return Use("pass", "bypass", "cookie")
-        if held.verdict.hard:
-            return Use("miss", "stale", "purged")
-        if held.gone:
-            return Use("miss", "miss", "body-gone")
-        if not _understands(ask, entry):
-            return Use("pass", "bypass", "encoding")
-        if entry.pinned and held.verdict.clear:
-            return _FRESH
-        if "no-cache" in says or (not says and _pragma(ask)):
-            return Use("validate", "request", "no-cache")
-        return self._use_by_age(says, terms, held)
-
-    def _use_by_age(self, says: Directives, terms: Terms, held: Held) -> Use:
-        entry, now = held.entry, self._clock()
-        remaining = entry.generated_at + entry.revalidate_seconds - now
-        if held.verdict.soft_at is not None:
-            remaining = min(remaining, held.verdict.soft_at - now)
-        most = says.seconds("max-age")
-        if most is not None and now - entry.generated_at > most:
-            return Use("validate", "request", "max-age")
-        if remaining > (says.seconds("min-fresh") or 0):
-            early = entry.revalidate_seconds >= _AHEAD and remaining < _lead(held)
-            return _AHEAD_OF_TIME if early else _FRESH
-        if remaining > 0:
-            return Use("validate", "request", "min-fresh")
-        return self._use_stale(says, terms, held, -remaining)
-
-    def _use_stale(self, says: Directives, terms: Terms, held: Held, late: float) -> Use:
-        """What can be done with a page that has been stale for so many seconds."""
-        entry = held.entry
-        reason = "expired" if held.verdict.clear else "purged"
-        if entry.strict:
-            return Use("validate", "stale", reason)
-        window = entry.swr
-        if entry.foreign:
-            swr = terms.windows.swr
-            window = DEFAULT_STALE if swr is None else swr
-        if late < window:
-            return Use("refresh", "stale", reason)
-        most = says.seconds("max-stale")
-        if most is not None and (says.whole("max-stale") or late <= most):
-            return Use("stale", "", reason)
-        return Use("validate", "stale", reason)
-
-    def _must_pass(self, ask: Ask, says: Directives, place: Place, use: Use) -> Use:
-        """Whether a request goes to the origin as it is, because its answer would not be kept."""
-        if "no-store" in says:
-            return Use("pass", "request", "no-store")
-        if ask.method == "HEAD":
-            return Use("pass", use.fwd or "miss", use.detail or "head")
-        for name in (b"range", b"if-match", b"if-unmodified-since"):
-            if has(ask.headers, name):
-                return Use("pass", use.fwd or "miss", name.decode())
-        at, reason = self._passed.get((place, _personal(ask))) or (0.0, "")
-        if 0 <= self._clock() - at < _PASS_SECONDS:
-            return Use("pass", "bypass", reason)
-        return use
-
     async def _served(self, ask: Ask, held: Held, use: Use) -> Reply | None:
         """A page that is kept, if its body still is."""
         entry = held.entry
-        encoding = replies.encoding_for(entry, ask)
-        body = b""
+        encoding, body = replies.encoding_for(entry, ask), b""
         if not replies.is_unchanged(entry, ask):
-            found = held.bodies.get(encoding)
-            if found is None:
+            known = held.bodies.get(encoding)
+            if known is not None:
+                body = known
+            else:
                 found = await self._shelf.body(held, encoding)
-            if found is None:
-                return None
-            body = found
+                if found is None:
+                    return None
+                encoding, body = found
         now = self._clock()
         left = entry.generated_at + entry.revalidate_seconds - int(now)
         status = cache_status(hit=True, ttl=left, detail=use.detail)
@@ -237,156 +173,161 @@ class Answers:
         return replies.from_held(held, body, encoding, ask, now, status)
 
     async def _regenerated(
-        self,
-        ask: Ask,
-        terms: Terms,
-        fetch: Fetch,
-        origin: Origin,
-        place: Place,
-        held: Held | None,
-        use: Use,
+        self, visit: Visit, origin: Origin, place: Place, held: Held | None, use: Use
     ) -> Reply:
         """A page that had to be generated; an old one where that fails and HTTP permits it."""
-        spare = self._spare(held, terms)
+        spare = uses.spare(held, visit.terms, self._clock())
+        instead = Use("stale", "stale", "origin-failed")
         if spare is not None and self._regeneration.resting(place):
-            reply = await self._served(ask, spare, Use("stale", "stale", "origin-failed"))
+            reply = await self._served(visit.ask, spare, instead)
             if reply is not None:
                 return reply
+        job = Job(place, origin.render, visit.terms.owner, visit.terms.versions)
         try:
-            outcome = await self._regeneration.run(place, origin.render, held, terms.versions)
+            outcome = await self._regeneration.run(job, held)
         except RenderFailed as failure:
             if spare is not None:
-                self._regeneration.failed(place)
-                reply = await self._served(ask, spare, Use("stale", "stale", "origin-failed"))
+                reply = await self._served(visit.ask, spare, instead)
                 if reply is not None:
                     return reply
             return self._failure(origin, failure, use)
-        return await self._from(ask, terms, fetch, origin, place, outcome, use)
+        return await self._from(visit, origin, place, outcome, use)
 
     async def _from(
-        self,
-        ask: Ask,
-        terms: Terms,
-        fetch: Fetch,
-        origin: Origin,
-        place: Place,
-        outcome: Outcome,
-        use: Use,
+        self, visit: Visit, origin: Origin, place: Place, outcome: Outcome, use: Use
     ) -> Reply:
-        if outcome.held is not None:
-            held = outcome.held
-            cookies = has(ask.headers, b"cookie") and not terms.ignore_cookies
-            if not (outcome.collapsed and held.entry.unmarked and cookies):
-                encoding = replies.encoding_for(held.entry, ask)
-                body = await self._shelf.body(held, encoding)
-                if body is not None:
-                    status = cache_status(
-                        fwd=use.fwd,
-                        status=origin.status,
-                        stored=outcome.reason is None,
-                        collapsed=outcome.collapsed,
-                        detail=outcome.reason or use.detail,
-                    )
-                    self._metrics.answers.labels("miss", use.detail or use.fwd).inc()
-                    return replies.from_held(held, body, encoding, ask, self._clock(), status)
-        if outcome.rendered is None or outcome.collapsed:
+        """What came of a regeneration, for who asked for it or waited for it."""
+        held = outcome.held
+        if held is not None and not (outcome.shared and not self._is_theirs(visit, held, origin)):
+            found = await self._shelf.body(held, replies.encoding_for(held.entry, visit.ask))
+            if found is not None:
+                encoding, body = found
+                status = cache_status(
+                    fwd=use.fwd,
+                    status=origin.status,
+                    stored=outcome.reason is None,
+                    collapsed=outcome.shared,
+                    detail=outcome.reason or use.detail,
+                )
+                self._metrics.answers.labels("miss", use.detail or use.fwd).inc()
+                now = self._clock()
+                return replies.from_held(held, body, encoding, visit.ask, now, status)
+        if outcome.rendered is None or outcome.shared:
             # Somebody else's answer, which was not for everyone.
-            return await self._pass(ask, terms, fetch, Use("pass", use.fwd, outcome.reason))
-        if outcome.reason not in ("busy", "lost", "storage", "error"):
-            moment = (self._clock(), outcome.reason or "")
-            self._passed[place, _personal(ask)] = moment
+            return await self._pass(visit, Use("pass", use.fwd, outcome.reason))
+        if outcome.reason not in _OTHER_TRIES:
+            key = (place.pk, visit.terms.keeps_apart(visit.ask.headers))
+            self._passed[key] = (self._clock(), outcome.reason or "")
         status = cache_status(fwd=use.fwd, status=origin.status, detail=outcome.reason)
         reply = replies.from_rendered(outcome.rendered, status)
         return self._counted(reply, "pass", outcome.reason or "")
 
-    def _spare(self, held: Held | None, terms: Terms) -> Held | None:
-        """An old page that may be used when there is no new one to be had."""
-        if held is None or held.verdict.hard or held.gone or held.entry.strict:
-            return None
-        if held.entry.owner not in (None, terms.owner):
-            return None
-        entry = held.entry
-        sie = entry.sie
-        if entry.foreign:
-            sie = DEFAULT_STALE if terms.windows.sie is None else terms.windows.sie
-        late = self._clock() - (entry.generated_at + entry.revalidate_seconds)
-        return held if late <= sie else None
+    def _is_theirs(self, visit: Visit, held: Held, origin: Origin) -> bool:
+        """Whether a page that was generated for another request answers this one, too."""
+        if not uses.is_of(held.entry, visit.terms):
+            return False
+        return "cookie" in origin.names or not uses.not_for(visit.ask, visit.terms, held.entry)
 
     def _failure(self, origin: Origin, failure: RenderFailed, use: Use) -> Reply:
         if failure.cause is not None:
             raise failure.cause
         status = cache_status(fwd=use.fwd, status=origin.status, detail="origin-failed")
         if failure.rendered is not None and origin.status:
-            return self._counted(
-                replies.from_rendered(failure.rendered, status), "error", str(origin.status)
-            )
-        return self._counted(
-            replies.problem(failure.status, str(failure), status), "error", "origin-failed"
-        )
+            reply = replies.from_rendered(failure.rendered, status)
+            return self._counted(reply, "error", str(origin.status))
+        reply = replies.problem(failure.status, str(failure), status)
+        return self._counted(reply, "error", "origin-failed")
 
-    async def _pass(
-        self, ask: Ask, terms: Terms, fetch: Fetch, use: Use, held: Held | None = None
-    ) -> Reply:
+    async def _pass(self, visit: Visit, use: Use, held: Held | None = None) -> Reply:
         """Have the origin answer, and keep nothing."""
-        fetched = await fetch(ask.method, ask.headers, ask.body)
-        status = cache_status(fwd=use.fwd or "bypass", status=fetched.status, detail=use.detail)
-        if ask.method == "HEAD" and held is not None and _contradicts(fetched, held):
-            await self._shelf.purges.purge(
-                Place(terms.tenant, ask.url).scope, "url", ask.url, hard=False, settle=False
-            )
-        if fetched.error is not None:
-            spare = None if fetched.status == 508 else self._spare(held, terms)
-            if spare is not None and use.fwd == "stale":
-                reply = await self._served(ask, spare, Use("stale", "stale", "origin-failed"))
-                if reply is not None:
-                    return reply
-            if fetched.cause is not None:
-                raise fetched.cause
-            problem = replies.problem(fetched.status or 502, fetched.error, status)
-            return self._counted(problem, "error", "origin-failed")
-        return self._counted(replies.from_fetched(fetched, status), "pass", use.detail or use.fwd)
+        ask = visit.ask
+        fetched = await visit.fetch(ask.method, ask.headers, ask.body)
+        if fetched.error is not None or fetched.status in _FAILURES:
+            reply = await self._spared(visit, use, held)
+            if reply is not None:
+                return reply
+        if ask.method == "HEAD" and held is not None and held.verdict.clear:
+            await self._contradicted(visit, fetched, held)
+        return self._passed_on(fetched, use.fwd or "bypass", use.detail)
 
-    async def _through(self, ask: Ask, terms: Terms, fetch: Fetch) -> Reply:
+    async def _spared(self, visit: Visit, use: Use, held: Held | None) -> Reply | None:
+        """An old page instead of an answer that could not be had."""
+        spare = uses.spare(held, visit.terms, self._clock()) if use.fwd == "stale" else None
+        if spare is None:
+            return None
+        return await self._served(visit.ask, spare, Use("stale", "stale", "origin-failed"))
+
+    def _passed_on(self, fetched: Fetched, fwd: str, detail: str | None) -> Reply:
+        if fetched.error is None:
+            status = cache_status(fwd=fwd, status=fetched.status, detail=detail)
+            return self._counted(replies.from_fetched(fetched, status), "pass", detail or fwd)
+        if fetched.cause is not None:
+            raise fetched.cause
+        status = cache_status(fwd=fwd, detail="origin-failed")
+        reply = replies.problem(fetched.status or 502, fetched.error, status)
+        return self._counted(reply, "error", "origin-failed")
+
+    async def _contradicted(self, visit: Visit, fetched: Fetched, held: Held) -> None:
+        """Purge a page if an answer to HEAD shows that it is not what it was."""
+        if fetched.error is not None or fetched.status != 200:
+            return
+        for name in (b"etag", b"last-modified"):
+            said, known = first(fetched.headers, name), first(held.entry.headers, name)
+            if said is not None and known is not None and said != known:
+                await self._purged(visit.primary, hard=False)
+                return
+
+    async def _through(self, visit: Visit) -> Reply:
         """Pass on what is no question. If it may have changed a page, that page is purged."""
-        fetched = await fetch(ask.method, ask.headers, ask.body)
-        status = cache_status(fwd="method", status=fetched.status)
-        if fetched.error is not None:
-            problem = replies.problem(fetched.status or 502, fetched.error, status)
-            return self._counted(problem, "error", "origin-failed")
-        await self.changed(ask, terms, fetched.status, fetched.related)
-        return self._counted(replies.from_fetched(fetched, status), "pass", "method")
+        ask = visit.ask
+        fetched = await visit.fetch(ask.method, ask.headers, ask.body)
+        if fetched.error is None:
+            await self.changed(ask, visit.terms, fetched.status, fetched.related)
+        return self._passed_on(fetched, "method", None)
 
     async def changed(self, ask: Ask, terms: Terms, status: int, related: tuple[str, ...]) -> None:
         """Purge the pages that a request may have changed, by the status of its answer."""
-        if ask.method not in _SAFE and 200 <= status < 400:
-            for url in dict.fromkeys([ask.url, *related]):
-                await self._purged(Place(terms.tenant, url), terms)
+        if ask.method in _SAFE or not 200 <= status < 400:
+            return
+        for url in dict.fromkeys([ask.url, *related[:_MOST_RELATED]]):
+            place = _primary(msgspec.structs.replace(ask, url=url), terms)
+            try:
+                if len(url) <= MOST_URL and await self._is_kept(place):
+                    await self._purged(place, hard=True)
+            except StoreError as error:  # it is done, and must not seem to have failed
+                log.warning("a page that may have changed was not purged: %s", error)
 
-    async def _purged(self, place: Place, terms: Terms) -> None:
-        """Purge a page that may have changed, if it is kept."""
+    async def _is_kept(self, place: Place) -> bool:
+        """Whether there is, or may soon be, a page of a URL."""
         store = self._shelf.store
-        kept = (
-            bool(terms.vary)
-            or await store.get(place.meta, expired=True) is not None
-            or await store.get(place.variants, expired=True) is not None
-            or self._regeneration.under_way(place)
-        )
-        if kept:
-            await self._shelf.purges.purge(place.scope, "url", place.url, hard=True, settle=False)
+        if await store.get(place.meta, expired=True) is not None:
+            return True
+        if await self._regeneration.under_way(place):
+            return True
+        if await store.get(place.variants) is not None:
+            return True
+        listed = Listed.query(place.scope).begins_with(place.listed_url)
+        page = await store.query(listed, limit=_MOST_LISTED)
+        return any(row.url == place.url for row in page.items)
 
-    async def _learn(self, place: Place, names: frozenset[str]) -> bool:
+    async def _purged(self, place: Place, *, hard: bool) -> None:
+        await self._shelf.purges.purge(place.scope, "url", place.url, hard=hard, settle=False)
+
+    async def _learned(self, place: Place, names: frozenset[str]) -> bool:
         """Write down that the pages of a URL depend on request headers. The page that did not seem
         to is not for everyone any more."""
         store = self._shelf.store
-        row = await store.get(place.variants)
-        known = frozenset(row.names) if row is not None else frozenset()
-        if len(known | names) > MOST_NAMES:
+        try:
+            row = await store.get(place.variants)
+            known = frozenset(row.names) if row is not None else frozenset()
+            if len(known | names) > MOST_NAMES:
+                return False
+            ttl = store.now() + _VARIANTS_SECONDS
+            row = PageVariants(pk=place.pk, names=sorted(known | names), ttl=ttl)
+            await self._shelf.set_variants(place, row)
+            await store.delete(place.meta)
+        except StoreError:
             return False
-        ttl = store.now() + _VARIANTS_SECONDS
-        await self._shelf.set_variants(
-            place, PageVariants(pk=place.pk, names=sorted(known | names), ttl=ttl)
-        )
-        await store.delete(place.meta)
         self._shelf.memory.drop(place)
         return True
 
@@ -395,37 +336,5 @@ class Answers:
         return reply
 
 
-def _personal(ask: Ask) -> bool:
-    return has(ask.headers, b"cookie") or has(ask.headers, b"authorization")
-
-
-def _understands(ask: Ask, entry: Entry) -> bool:
-    """Whether a client takes a page in the encoding that the origin chose for another."""
-    encoding = first(entry.headers, b"content-encoding")
-    if encoding is None or "accept-encoding" not in (joined(entry.headers, b"vary") or "").lower():
-        return True
-    return takes(first(ask.headers, b"accept-encoding"), encoding)
-
-
-def _pragma(ask: Ask) -> bool:
-    return any("no-cache" in value.lower() for value in values(ask.headers, b"pragma"))
-
-
-def _lead(held: Held) -> float:
-    """How long before a page goes stale it is regenerated: differs from page to page."""
-    entry = held.entry
-    share = (hash((entry.s3_key, entry.generated_at)) & 1023) / 1024
-    return share * entry.revalidate_seconds / _AHEAD
-
-
-def _contradicts(fetched: Fetched, held: Held) -> bool:
-    """Whether an answer to HEAD shows that the page that is kept is another."""
-    if fetched.error is not None or fetched.status != 200:
-        return False
-    entry = held.entry
-    for name in (b"etag", b"last-modified"):
-        said, known = first(fetched.headers, name), first(entry.headers, name)
-        if said is not None and known is not None and said != known:
-            return True
-    length = first(fetched.headers, b"content-length")
-    return length is not None and entry.size is not None and length != str(entry.size)
+def _primary(ask: Ask, terms: Terms) -> Place:
+    return Place(terms.tenant, ask.url, f"host:{ask.host}" if ask.host else "")

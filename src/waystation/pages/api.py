@@ -14,7 +14,7 @@ from msgspec import Meta
 from waystation.errors import InvalidInput, NotFound
 from waystation.pages.places import MOST_URL, Place
 from waystation.pages.site_pages import SitePages
-from waystation.pages.sites import SiteInput  # noqa: TC001 - litestar reads it
+from waystation.pages.sites import SiteInput, tenant_of, terms_of
 from waystation.patterns import MAX_CURSOR, Listing, listing
 from waystation.seam import Principal
 from waystation.times import iso
@@ -213,11 +213,11 @@ class SiteController(Controller):
         owned = await pages.sites.get(request.user.user_id, site)
         answer = Revalidated(kind=kind, target=target, mode=data.mode, dry_run=data.dry_run)
         if data.dry_run:
-            found = await pages.pages.matches(owned.site, kind, target)
+            found = await pages.pages.matches(tenant_of(owned), kind, target)
             answer.matched, answer.urls = found.count, found.urls
             answer.complete = found.complete
         else:
-            await pages.pages.revalidate(owned.site, kind, target, data.mode)
+            await pages.pages.revalidate(tenant_of(owned), kind, target, data.mode)
         return answer
 
     @post("/{site:str}/rollback", status_code=200, summary="Make a page what it was before")
@@ -231,8 +231,9 @@ class SiteController(Controller):
         """It stays so until it is purged."""
         url = page_path(data.path, "path")
         owned = await pages.sites.get(request.user.user_id, site)
-        await pages.pages.rollback(owned.site, url, data.variant)
-        found = await pages.pages.inspected(Place(owned.site, url, data.variant))
+        tenant, owner = tenant_of(owned), terms_of(owned).owner
+        await pages.pages.rollback(tenant, url, data.variant, owner)
+        found = await pages.pages.inspected(Place(tenant, url, data.variant))
         if found is None:
             raise NotFound("this page is not kept")
         return inspection(found, pages.pages.store.clock())
@@ -309,7 +310,7 @@ def entry_fields(entry: Entry, now: float, *, purged: bool = False) -> dict[str,
         "fresh_until": iso(fresh_until),
         "stale_until": iso(stale_until),
         "pinned": entry.pinned,
-        "versions": len(entry.versions),
+        "versions": len(entry.versions) + 1,
     }
 
 

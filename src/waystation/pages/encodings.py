@@ -17,6 +17,9 @@ SMALLEST = 1_000
 LARGEST = 8 * 1024 * 1024
 PREFERRED = ("zstd", "gzip")
 _WORTH = 0.9
+_AS_IT_IS = frozenset({b"content-encoding", b"content-digest", b"digest", b"content-md5"})
+"""Headers that are about the very bytes that the origin sent."""
+
 _KINDS = (
     *("text/", "application/json", "application/javascript", "application/xml", "image/svg+xml"),
     *("application/manifest+json", "application/ld+json", "application/wasm", "application/rss"),
@@ -26,7 +29,7 @@ _KINDS = (
 
 def worth_encoding(headers: Headers, body: bytes) -> bool:
     """Whether a body is likely to become smaller."""
-    if not SMALLEST <= len(body) <= LARGEST or first(headers, b"content-encoding"):
+    if not SMALLEST <= len(body) <= LARGEST or any(name in _AS_IT_IS for name, _ in headers):
         return False
     kind = (first(headers, b"content-type") or "").lower()
     return kind.startswith(_KINDS) or "+json" in kind or "+xml" in kind

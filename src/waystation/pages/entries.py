@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import mimetypes
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.pages.http.fields import Headers, first, parse_date
+from waystation.pages.encodings import PREFERRED
+from waystation.pages.http.fields import Headers, end_to_end, first, parse_date
 from waystation.pages.places import Place
 from waystation.pages.purges import CLEAR, Verdict
 
 if TYPE_CHECKING:
     from waystation.pages.tables import PageMeta, Pairs
 
+_AHEAD_SECONDS = 60
+_LONGEST = 10 * 365 * 86_400
+_LARGEST_FENCE = 2**53
+_NEVER_KEPT = frozenset({206, 304})
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,200}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16000}")
 _OVERHEAD = 1_500
 """What a page takes in memory beside its bodies and headers, about."""
 
@@ -51,8 +59,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return (
             self.s3_key == meta.s3_key
             and self.generated_at == meta.generated_at
-            and self.fence == (meta.fence or 0)
-            and self.revalidate_seconds == meta.revalidate_seconds
+            and self.fence == _fence(meta)
+            and self.revalidate_seconds == _seconds(meta.revalidate_seconds)
         )
 
     @property
@@ -75,36 +83,44 @@ class Held(msgspec.Struct):
     """Whether its body is gone, so that it has to be generated anew."""
 
     def size(self) -> int:
-        headers = sum(len(name) + len(value) for name, value in self.entry.headers)
-        return _OVERHEAD + headers + sum(map(len, self.bodies.values()))
+        entry = self.entry
+        texts = len(entry.place.url) + len(entry.place.variant) + sum(map(len, entry.tags))
+        headers = sum(len(name) + len(value) + 150 for name, value in entry.headers)
+        return _OVERHEAD + 4 * texts + headers + sum(map(len, self.bodies.values()))
 
     def usable(self, now: float) -> bool:
         """Whether it can be used without asking anybody."""
         return self.verdict.clear and not self.gone and self.entry.fresh(now)
 
 
-def entry_of(place: Place, meta: PageMeta) -> Entry | None:
+def entry_of(place: Place, meta: PageMeta, now: float) -> Entry | None:
     """What a row says, or None where it says nothing that could be served."""
-    if not meta.s3_key or meta.revalidate_seconds < 0:
+    status = 200 if meta.status is None else meta.status
+    if (
+        not meta.s3_key
+        or not 200 <= status <= 599
+        or status in _NEVER_KEPT
+        or not 0 <= meta.generated_at <= now + _AHEAD_SECONDS
+    ):
         return None
-    headers = _bytes(meta.headers) if meta.headers is not None else _guessed(meta)
+    headers = _sound_headers(meta.headers) if meta.headers is not None else _guessed(meta)
     modified = parse_date(first(headers, b"last-modified") or first(headers, b"date") or "")
     return Entry(
         place=place,
         owner=meta.owner,
         s3_key=meta.s3_key,
         generated_at=meta.generated_at,
-        revalidate_seconds=meta.revalidate_seconds,
-        swr=meta.swr_seconds or 0,
-        sie=meta.sie_seconds or 0,
-        status=meta.status or 200,
+        revalidate_seconds=_seconds(meta.revalidate_seconds),
+        swr=_seconds(meta.swr_seconds),
+        sie=_seconds(meta.sie_seconds),
+        status=status,
         headers=headers,
         etag=_sound(meta.etag),
         modified=float(meta.generated_at) if modified is None else modified,
         size=meta.size,
         digest=meta.digest,
-        encodings=tuple(meta.encodings or ()),
-        fence=meta.fence or 0,
+        encodings=tuple(name for name in meta.encodings or () if name in PREFERRED),
+        fence=_fence(meta),
         seq=meta.seq,
         tags=tuple(meta.tags or ()),
         strict=bool(meta.strict),
@@ -114,8 +130,22 @@ def entry_of(place: Place, meta: PageMeta) -> Entry | None:
     )
 
 
-def _bytes(pairs: Pairs) -> Headers:
-    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]
+def _seconds(given: int | None) -> int:
+    return min(max(0, given or 0), _LONGEST)
+
+
+def _fence(meta: PageMeta) -> int:
+    return meta.fence if meta.fence is not None and 0 <= meta.fence < _LARGEST_FENCE else 0
+
+
+def _sound_headers(pairs: Pairs) -> Headers:
+    """Headers as they may be sent: what a row says, another service may have written."""
+    found: Headers = []
+    for name, value in pairs:
+        lowered = name.lower()
+        if _NAME.fullmatch(lowered) and _VALUE.fullmatch(value):
+            found.append((lowered.encode("latin-1"), value.encode("latin-1")))
+    return [pair for pair in end_to_end(found) if pair[0] != b"content-length"]
 
 
 def pairs_of(headers: Headers) -> Pairs:

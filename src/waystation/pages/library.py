@@ -92,6 +92,10 @@ class PageCache:
             versions=versions,
         )
 
+    @property
+    def ignores_cookies(self) -> bool:
+        return self._terms.ignore_cookies
+
     def terms(self, tenant: str | None) -> Terms:
         return msgspec.structs.replace(self._terms, tenant=self._tenant(tenant))
 

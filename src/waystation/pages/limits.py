@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from collections import deque
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from waystation.errors import Overloaded
@@ -14,35 +15,75 @@ if TYPE_CHECKING:
 
     from waystation.clock import Clock
 
-_AT_ONCE = 64
+_ALL_AT_ONCE = 512
+_MOST_AT_ONCE = 64
+_LEAST_AT_ONCE = 8
 _WAITING = 2_000
+_WAIT_SECONDS = 10.0
 _BYTES_ON_THE_WAY = 256 * 1024 * 1024
 _SHARE = 4
 _DAY = 86_400
 _MOST_ACCOUNTS = 10_000
+
+TENANTS = "tenant "
+"""What the names of allowances begin with that are for accounts, and not for operators' sites."""
+
 NEW_BYTES_A_DAY = 2 * 1024**3
 NEW_PAGES_A_DAY = 200_000
+_OPERATORS = 20
 
 
 class Busy:
-    """How many requests of each account are at its origins: the rest wait in line."""
+    """How many requests of each account are at its origins: the rest wait in line, but not for
+    long. The more accounts are busy, the fewer each may have there."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, tuple[asyncio.Semaphore, list[int]]] = {}
+        self._there: dict[str, int] = {}
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def turn(self, account: str) -> AsyncIterator[None]:
-        places, count = self._accounts.setdefault(account, (asyncio.Semaphore(_AT_ONCE), [0]))
-        if count[0] >= _AT_ONCE + _WAITING:
-            raise Overloaded("too many requests wait for this account's origins", retry_after=1.0)
-        count[0] += 1
+        if self._there.get(account, 0) >= self._share():
+            await self._wait(account)
+        self._there[account] = self._there.get(account, 0) + 1
         try:
-            async with places:
-                yield
+            yield
         finally:
-            count[0] -= 1
-            if count[0] == 0:
-                self._accounts.pop(account, None)
+            self._left(account)
+
+    def _share(self) -> int:
+        fair = _ALL_AT_ONCE // max(1, len(self._there))
+        return max(_LEAST_AT_ONCE, min(_MOST_AT_ONCE, fair))
+
+    async def _wait(self, account: str) -> None:
+        line = self._lines.setdefault(account, deque())
+        if len(line) >= _WAITING:
+            raise Overloaded("too many requests wait for this account's origins", retry_after=1.0)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(place)
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await place
+        except TimeoutError:
+            raise Overloaded("this account's origins are too slow", retry_after=1.0) from None
+        finally:
+            with suppress(ValueError):
+                line.remove(place)
+            if not line:
+                self._lines.pop(account, None)
+
+    def _left(self, account: str) -> None:
+        there = self._there[account] - 1
+        if there:
+            self._there[account] = there
+        else:
+            del self._there[account]
+        line = self._lines.get(account)
+        while line and there < self._share():
+            place = line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
 
 
 class OnTheWay:
@@ -71,18 +112,22 @@ class OnTheWay:
 
 
 class Allowance:
-    """How much of a tenant's is kept anew in a day, by one process."""
+    """How much is kept anew in a day, by one process: of a tenant's account, and twenty times that
+    of an operator's site. A cache in code of one's own has no such bound."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._used: Newest[str, tuple[int, int, int]] = Newest(_MOST_ACCOUNTS)
 
     def take(self, account: str, size: int) -> bool:
+        if not account:
+            return True
+        times = 1 if account.startswith(TENANTS) else _OPERATORS
         day = int(self._clock()) // _DAY
         known, pages, used = self._used.get(account) or (day, 0, 0)
         if known != day:
             pages = used = 0
-        if pages >= NEW_PAGES_A_DAY or used + size > NEW_BYTES_A_DAY:
+        if pages >= times * NEW_PAGES_A_DAY or used + size > times * NEW_BYTES_A_DAY:
             return False
         self._used[account] = (day, pages + 1, used + size)
         return True

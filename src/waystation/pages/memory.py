@@ -55,15 +55,14 @@ class Memory:
             self._count(place.scope, -found[1])
 
     def _make_room(self) -> None:
+        """Take from those who have most, until none of them has more than the others."""
         enough = self.most - self.most // _ROOM
-        while self.bytes > enough:
-            sizes = sorted(self._sizes.values())
-            second = sizes[-2] if len(sizes) > 1 else 0
-            largest = max(self._sizes, key=self._sizes.__getitem__)
-            held = self._tenants[largest]
-            while held and self.bytes > enough and self._sizes[largest] >= second:
+        level = _level(list(self._sizes.values()), enough)
+        for scope in [scope for scope, size in self._sizes.items() if size > level]:
+            held = self._tenants[scope]
+            while held and self._sizes.get(scope, 0) > level:
                 _, (_, size) = held.popitem(last=False)
-                self._count(largest, -size)
+                self._count(scope, -size)
 
     def _count(self, scope: str, size: int) -> None:
         self.bytes += size
@@ -73,3 +72,15 @@ class Memory:
         else:
             self._sizes.pop(scope, None)
             self._tenants.pop(scope, None)
+
+
+def _level(sizes: list[int], enough: int) -> int:
+    """How much each may have, if nobody is to have more, for all to be no more than `enough`."""
+    sizes.sort()
+    left = enough
+    for n, size in enumerate(sizes):
+        share = left // (len(sizes) - n)
+        if size > share:
+            return share
+        left -= size
+    return enough

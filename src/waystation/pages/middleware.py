@@ -7,13 +7,16 @@ its end, kept and then sent.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from waystation.errors import InvalidInput
 from waystation.pages.http.fields import Headers, end_to_end, first
 from waystation.pages.http.policies import policy_of
+from waystation.pages.places import MOST_URL
 from waystation.pages.replies import cache_status, problem
 from waystation.pages.terms import Ask, Fetched
 from waystation.pages.urls import page_url, site_url
@@ -31,9 +34,18 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+log = logging.getLogger(__name__)
+
 LARGEST = 16 * 1024 * 1024
 _AHEAD = 16
 _NO_BODY = frozenset({204, 304})
+_EXTENSIONS = frozenset(
+    {
+        *("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"),
+        *("http.response.push", "http.response.early_hint"),
+    }
+)
+"""Ways of answering that pass over what we keep."""
 
 TenantOf = Callable[["Scope"], str | None]
 """Whose page a request is for. Where it says None, the request is refused."""
@@ -83,11 +95,19 @@ class PageCacheMiddleware:
         return self._paths is None or scope["path"].startswith(self._paths)
 
     def _asked(self, scope: Scope) -> Ask:
-        raw = scope.get("raw_path") or scope["path"].encode()
+        """What a request is for. Pages may differ by host and scheme: each has its own."""
+        raw = scope.get("raw_path") or quote(scope["path"]).encode()
         query = scope.get("query_string", b"").decode("latin-1")
-        url = page_url(raw.decode("latin-1"), query, self._ignored)
-        headers = [(bytes(n).lower(), bytes(v)) for n, v in scope["headers"]]
-        return Ask(scope["method"], url, end_to_end(headers))
+        path = raw.decode("latin-1")
+        url = f"{path}?{query}" if query else path
+        headers = end_to_end([(bytes(n).lower(), bytes(v)) for n, v in scope["headers"]])
+        if scope["method"] in ("GET", "HEAD"):
+            if self._cache.ignores_cookies:
+                headers = [pair for pair in headers if pair[0] != b"cookie"]
+            if len(url) <= MOST_URL:
+                url = page_url(path, query, self._ignored)
+        host = f"{scope.get('scheme', 'http')}://{first(headers, b'host') or ''}"
+        return Ask(scope["method"], url, headers, host=host)
 
     async def _answered(
         self, scope: Scope, receive: Receive, send: Send, ask: Ask, terms: Terms
@@ -132,15 +152,22 @@ class _AppOrigin:
         self._largest = largest
         self._clock = clock
         self._streams: list[_Run] = []
+        self._left = False
 
     async def fetch(self, method: str, headers: Headers, body: bytes) -> Fetched:
-        scope = {**self._scope, "method": method, "headers": list(headers)}
+        query = self._ask.url.partition("?")[2].encode("latin-1")
+        scope = {**self._scope, "method": method, "headers": list(headers), "query_string": query}
+        scope["extensions"] = {
+            name: value
+            for name, value in (self._scope.get("extensions") or {}).items()
+            if name not in _EXTENSIONS
+        }
         run = _Run(self._app, scope)
         begun = time.monotonic()
         try:
             status, got = await run.start()
             kept = self._may_keep(method, status, got)
-            body = await run.body(self._largest if kept else 0)
+            content = await run.body(self._largest) if kept else b""
         except BaseException as error:
             run.stop()
             if not isinstance(error, Exception):
@@ -150,9 +177,11 @@ class _AppOrigin:
         if not run.ended:
             self._streams.append(run)
             rest = run.rest()
+            if self._left:  # nobody is there any more to read it
+                self.leave()
         related = _related(got, self._ask.url, self._scope)
         seconds = time.monotonic() - begun
-        return Fetched(status, got, body, seconds, related=related, rest=rest)
+        return Fetched(status, got, content, seconds, related=related, rest=rest)
 
     def _may_keep(self, method: str, status: int, headers: Headers) -> bool:
         """Whether it is worth reading an answer to its end before the client sees it begin."""
@@ -163,13 +192,18 @@ class _AppOrigin:
         return policy_of(status, headers, self._ask.headers, windows, self._clock()).refused is None
 
     def leave(self) -> None:
-        """The client has what it asked for, or has gone."""
+        """The client has what it asked for, or has gone. What an app does after its answer is its
+        own business."""
+        self._left = True
         for run in self._streams:
-            run.stop()
+            if not run.ended:
+                run.stop()
 
 
 class _Run:
     """The app at work on one request, in a task of its own: it is held up where nobody reads."""
+
+    _working: ClassVar[set[asyncio.Task[None]]] = set()
 
     def __init__(self, app: App, scope: dict[str, Any]) -> None:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue(_AHEAD)
@@ -177,12 +211,27 @@ class _Run:
         self._given = False
         self.ended = False
         self._task = asyncio.create_task(self._work(app, scope))
+        self._working.add(self._task)
+        self._task.add_done_callback(self._finished)
 
     async def _work(self, app: App, scope: dict[str, Any]) -> None:
         try:
-            await app(scope, self._receive, self._messages.put)
-        finally:
-            await self._messages.put(None)
+            await app(scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            await self._send(None)
+            raise
+        await self._send(None)
+
+    async def _send(self, message: Message | None) -> None:
+        if not self.ended:
+            await self._messages.put(message)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if self.ended and not task.cancelled() and (error := task.exception()) is not None:
+            log.error("an app failed after its answer", exc_info=error)
 
     async def _receive(self) -> Message:
         if not self._given:
@@ -192,40 +241,39 @@ class _Run:
         return {"type": "http.disconnect"}
 
     async def start(self) -> tuple[int, Headers]:
-        message = await self._next()
-        while message is not None and message["type"] != "http.response.start":
-            message = await self._next()
-        if message is None:
-            await self._task  # raises what went wrong
-            raise RuntimeError("the app did not answer")
-        headers = [(bytes(n).lower(), bytes(v)) for n, v in message.get("headers", [])]
-        return message["status"], headers
-
-    async def _next(self) -> Message | None:
-        return await self._messages.get()
+        while True:
+            message = await self._messages.get()
+            if message is None:
+                await self._task  # raises what went wrong
+                raise RuntimeError("the app did not answer")
+            if message["type"] == "http.response.start":
+                headers = [(bytes(n).lower(), bytes(v)) for n, v in message.get("headers", [])]
+                return message["status"], headers
 
     async def body(self, most: int) -> bytes:
-        """The body, as far as it is not longer than `most`."""
+        """The body, and if it is longer than `most`, as much of it as has been read by then."""
         parts: list[bytes] = []
         size = 0
-        while not self.ended and size <= most and (most or not parts):
-            piece = await self._piece()
-            parts.append(piece)
-            size += len(piece)
-            if not most:
-                break
+        while not self.ended and size <= most:
+            parts.append(await self._piece())
+            size += len(parts[-1])
         return b"".join(parts)
 
     async def _piece(self) -> bytes:
-        message = await self._next()
+        message = await self._messages.get()
         if message is None:
-            self.ended = True
+            self._end()
             await self._task
             raise RuntimeError("the app did not finish its answer")
         if message["type"] != "http.response.body":
             return b""
-        self.ended = not message.get("more_body", False)
+        if not message.get("more_body", False):
+            self._end()
         return bytes(message.get("body", b""))
+
+    def _end(self) -> None:
+        self.ended = True
+        self._gone.set()
 
     async def rest(self) -> AsyncIterator[bytes]:
         while not self.ended:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from waystation.errors import WaystationError
 from waystation.pages.http.conditions import matches
 from waystation.pages.http.fields import (
     Headers,
@@ -19,7 +18,8 @@ from waystation.pages.http.fields import (
 from waystation.pages.http.policies import Policy, policy_of
 from waystation.pages.http.variants import MOST_NAMES, varies_by
 from waystation.pages.publishing import Rendered
-from waystation.pages.regeneration import RenderFailed, Unchanged
+from waystation.pages.regeneration import RenderFailed, Unchanged, Varies
+from waystation.pages.uses import is_of
 
 if TYPE_CHECKING:
     from waystation.clock import Clock
@@ -34,21 +34,12 @@ _NOT_ASKED = frozenset(
         *(b"if-range", b"range", b"accept-encoding"),
     }
 )
-_NOT_KEPT = frozenset({b"age", b"content-length", b"cache-tag", b"surrogate-key"})
+_FOR_CACHES = frozenset({b"cache-tag", b"surrogate-key"})
+_NOT_KEPT = _FOR_CACHES | {b"age", b"content-length"}
 _NOT_RENEWED = frozenset(
     {b"content-encoding", b"content-length", b"content-md5", b"content-range", b"etag", b"age"}
 )
 _FAILURES = frozenset({500, 502, 503, 504})
-
-
-class Varies(WaystationError):
-    """A page turned out to depend on request headers that were not known to matter."""
-
-    def __init__(self, origin: Origin, rendered: Rendered, names: frozenset[str]) -> None:
-        super().__init__()
-        self.origin = origin
-        self.rendered = rendered
-        self.names = names
 
 
 class Origin:
@@ -72,14 +63,13 @@ class Origin:
     async def render(self, entry: Entry | None) -> Rendered | Unchanged:
         if self._given is not None:
             return self._given
-        if entry is not None and entry.owner not in (None, self._terms.owner):
+        if entry is not None and not is_of(entry, self._terms):
             entry = None
         fetched = await self._asked(entry)
         if fetched.status == 304 and entry is not None:
-            tag = first(fetched.headers, b"etag")
-            own = first(entry.headers, b"etag")
-            if tag is None or (own is not None and matches(own, tag)):
-                return self._renewed(fetched, entry)
+            renewed = self._renewed(fetched, entry)
+            if renewed is not None:
+                return renewed
             fetched = await self._asked(None)
         rendered = self.rendered(fetched)
         if fetched.status == 304:
@@ -106,21 +96,19 @@ class Origin:
     def rendered(self, fetched: Fetched) -> Rendered:
         """What the origin answered, and what may be done with it."""
         policy = self._policy(fetched.status, fetched.headers, fetched.seconds)
-        headers = [pair for pair in end_to_end(fetched.headers) if pair[0] not in _NOT_KEPT]
         tags = self._tags(fetched.headers)
-        if policy.refused is None and (
-            len(tags) > MOST_TAGS or any(len(tag) > MOST_TAG for tag in tags)
-        ):
-            policy = Policy("tags")
-        if policy.refused is None and fetched.rest is not None:
-            policy = Policy("too-large")
         if policy.refused is None:
-            headers = [pair for pair in headers if pair[0] not in policy.dropped]
-            headers = _with_vary(headers, self._terms.vary or ())
+            if fetched.rest is not None:
+                policy = Policy("too-large")
+            elif len(tags) > MOST_TAGS or any(len(tag) > MOST_TAG for tag in tags):
+                policy = Policy("tags")
+        headers = [pair for pair in end_to_end(fetched.headers) if pair[0] not in _FOR_CACHES]
+        if policy.refused is None:
+            headers = self._kept(headers, policy)
         if not has(headers, b"date"):
             headers.append((b"date", format_date(self._clock())))
         etag = first(headers, b"etag")
-        if etag is None and fetched.status == 200 and fetched.rest is None:
+        if etag is None and fetched.status == 200 and policy.refused is None:
             etag = f'"{sha256(fetched.body).hexdigest()[:32]}"'
         return Rendered(
             fetched.status,
@@ -134,18 +122,28 @@ class Origin:
             fetched.rest,
         )
 
-    def _renewed(self, fetched: Fetched, entry: Entry) -> Unchanged:
-        """A stored page with the headers that the origin has just confirmed or changed."""
+    def _kept(self, headers: Headers, policy: Policy) -> Headers:
+        """The headers that are kept with a page."""
+        kept = [pair for pair in headers if pair[0] not in _NOT_KEPT]
+        kept = [pair for pair in kept if pair[0] not in policy.dropped]
+        return _with_vary(kept, self._terms.vary or ())
+
+    def _renewed(self, fetched: Fetched, entry: Entry) -> Unchanged | None:
+        """A stored page with the headers that the origin has just confirmed or changed; None where
+        what it says is about another page, or not for everyone."""
+        tag, own = first(fetched.headers, b"etag"), first(entry.headers, b"etag")
+        if tag is not None and (own is None or not matches(own, tag)):
+            return None
         new = [pair for pair in end_to_end(fetched.headers) if pair[0] not in _NOT_RENEWED]
-        new = [pair for pair in new if pair[0] not in _NOT_KEPT]
+        if not has(new, b"date"):
+            new.append((b"date", format_date(self._clock())))
         replaced = {name for name, _ in new}
         headers = [pair for pair in entry.headers if pair[0] not in replaced] + new
         age = [pair for pair in fetched.headers if pair[0] == b"age"]
         policy = self._policy(entry.status, headers + age, fetched.seconds)
-        if policy.refused is not None:
-            policy = Policy(fresh=0, strict=True)
-        headers = [pair for pair in headers if pair[0] not in policy.dropped]
-        return Unchanged(headers, policy)
+        if policy.refused is not None or varies_by(headers) - self.names:
+            return None
+        return Unchanged(self._kept(headers, policy), policy)
 
     def _policy(self, status: int, headers: Headers, seconds: float) -> Policy:
         policy = policy_of(
@@ -153,13 +151,12 @@ class Origin:
         )
         if policy.refused is not None:
             return policy
-        cookies = has(self._ask.headers, b"cookie") and not self._terms.ignore_cookies
-        if policy.unmarked and cookies and "cookie" not in self.names:
-            return Policy("cookie")
-        names = varies_by(headers)
-        if len(names) > MOST_NAMES or (
-            self._terms.vary is not None and names - set(self._terms.vary)
-        ):
+        terms, names = self._terms, varies_by(headers)
+        apart = terms.keeps_apart(self._ask.headers)
+        if policy.unmarked and apart and "cookie" not in self.names:
+            return Policy("cookie" if has(self._ask.headers, b"cookie") else "authorization")
+        listed = terms.vary is None or names <= set(terms.vary)
+        if not listed or len(names) > MOST_NAMES or names & terms.unkeyed:
             return Policy("vary")
         return policy
 

@@ -19,7 +19,7 @@ MOST_URL = 4_000
 BLOBS = "pages"
 """Where bodies are kept, apart from the blobs of others."""
 
-_TENANT = re.compile(r"[\w.@:+-]{1,100}", re.ASCII)
+_TENANT = re.compile(r"\w[\w.@+-]{0,99}", re.ASCII)
 _LABEL = 700
 
 
@@ -71,11 +71,18 @@ class Place(msgspec.Struct, frozen=True, dict=True):
     def label(self) -> str:
         """The URL, as it is in lists of them."""
         whole = f"{self.url}\n{self.variant}" if self.variant else self.url
-        short = self.url.replace("#", "%23")[:_LABEL]
+        short = self.listed_url
         return short if short == whole else f"{short}~{self.key_hash[:16]}"
 
+    @property
+    def listed_url(self) -> str:
+        """What the labels of all pages of a URL begin with."""
+        return self.url.replace("#", "%23")[:_LABEL]
+
     def of(self, variant: str) -> Place:
-        return Place(self.tenant, self.url, variant)
+        """The page of the same URL for what a request says."""
+        own = f"{self.variant}\n{variant}" if self.variant else variant
+        return Place(self.tenant, self.url, own)
 
 
 def partition(tenant: str | None, key_hash: str) -> str:
@@ -90,5 +97,5 @@ def blob_prefix(scope: str) -> str:
 def check_tenant(tenant: str | None) -> str:
     """A tenant's name, or a refusal: pages of nobody are nobody's to see."""
     if tenant is None or not _TENANT.fullmatch(tenant):
-        raise InvalidInput("tenant", "must be 1 to 100 letters, digits or any of . @ : + - _")
+        raise InvalidInput("tenant", "must be a letter or digit, then up to 99 more or . @ + - _")
     return tenant

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from waystation.errors import InvalidInput, NotFound
+from waystation.errors import InvalidInput, NotFound, Overloaded
 from waystation.pages.http.fields import Headers, end_to_end, joined, members, values
+from waystation.pages.limits import Busy, OnTheWay
+from waystation.pages.places import MOST_URL
+from waystation.pages.sites import UNKEYED
 from waystation.pages.terms import NAME, Ask, Fetched
 from waystation.pages.urls import climbs, here, page_url, site_url
 from waystation.seam import Request, Response
@@ -17,22 +21,32 @@ if TYPE_CHECKING:
 
     from waystation.outbound import Outbound
     from waystation.pages.answers import Answers
-    from waystation.pages.limits import Busy, OnTheWay
     from waystation.pages.sites import Sites
     from waystation.pages.tables import Site
     from waystation.pages.terms import Fetch
 
 PREFIX = "/pages"
 MAX_BODY = 1024 * 1024
+_LARGE = 256 * 1024
 _ORIGIN_SECONDS = 30.0
 _MOST_HOPS = 3
 _REFUSED = ("CONNECT", "TRACE")
-_OURS = frozenset(
+_OURS = frozenset(name.encode() for name in UNKEYED) | {b"content-length", b"expect"}
+_MISLEADING = re.compile(
+    rb"x-(?:forwarded|original|rewrite|host|http-method|method-override).*|.*_.*"
+)
+"""Headers by which some apps are told another address or method than the one that was asked for:
+what a visitor says in them must not be in the pages of others."""
+
+_OF_THE_HOST = frozenset(
     {
-        *(b"host", b"content-length", b"expect", b"via", b"x-forwarded-for"),
-        *(b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"forwarded"),
+        *(b"clear-site-data", b"nel", b"report-to", b"reporting-endpoints", b"alt-svc"),
+        *(b"strict-transport-security", b"service-worker-allowed", b"accept-ch"),
+        *(b"public-key-pins", b"expect-ct", b"content-security-policy"),
     }
 )
+"""Headers that are about everything on a host, on which a tenant's site is not alone."""
+
 SANDBOX = (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups")
 """For pages of tenants: they are on the same host as everybody else's, and as the API."""
 
@@ -45,15 +59,16 @@ class Proxy:
         sites: Sites,
         answers: Answers,
         outbound: Outbound,
-        busy: Busy,
-        on_the_way: OnTheWay,
+        public_url: str | None,
         largest: int,
     ) -> None:
         self._sites = sites
         self._answers = answers
         self._outbound = outbound
-        self._busy = busy
-        self._on_the_way = on_the_way
+        self._busy = Busy()
+        self._coming = OnTheWay()
+        self._going = OnTheWay()
+        self._public = _public(public_url)
         self._largest = largest
 
     def door(self) -> Callable[[Request], Awaitable[Response]]:
@@ -79,15 +94,27 @@ class Proxy:
         ask = _asked(request, site, path)
         reply = await self._answers.answer(ask, terms, self.fetch(site, ask.url, request))
         headers = reply.headers if site.operator else _sandboxed(reply.headers)
-        return Response(reply.status, reply.body, headers)
+        return self._sending(site, reply.status, headers, reply.body)
+
+    def _sending(self, site: Site, status: int, headers: Headers, body: bytes) -> Response:
+        """An answer. Of large ones there are only so many at once: clients may read slowly."""
+        size = len(body)
+        if size < _LARGE:
+            return Response(status, body, headers)
+        if not self._going.take(site.user_id, size):
+            raise Overloaded("too many large pages are being sent", retry_after=5.0)
+        return Response(status, body, headers, lambda: self._going.give(site.user_id, size))
 
     def fetch(self, site: Site, url: str, request: Request | None = None) -> Fetch:
         """The way to a page at its origin."""
-        added = _forwarded(site, request)
+        added = [*_forwarded(site, request), *self._public]
 
         async def fetch(method: str, headers: Headers, body: bytes) -> Fetched:
-            async with self._busy.turn(site.user_id):
-                return await self._sent(site, method, url, [*headers, *added], body)
+            try:
+                async with self._busy.turn(site.user_id):
+                    return await self._sent(site, method, url, [*headers, *added], body)
+            except Overloaded as error:
+                return Fetched(503, [], error=str(error))
 
         return fetch
 
@@ -98,7 +125,7 @@ class Proxy:
 
         def grow(size: int) -> bool:
             nonlocal taken
-            allowed = self._on_the_way.take(site.user_id, size)
+            allowed = self._coming.take(site.user_id, size)
             taken += size if allowed else 0
             return allowed
 
@@ -117,12 +144,12 @@ class Proxy:
                 exact=True,
             )
         finally:
-            self._on_the_way.give(site.user_id, taken)
+            self._coming.give(site.user_id, taken)
         seconds = time.monotonic() - begun
         if reply.error is not None:
             slow = "within" in reply.error
             return Fetched(504 if slow else 502, [], error=f"the origin: {reply.error}")
-        if reply.status > 599:
+        if not 200 <= reply.status <= 599:
             return Fetched(502, [], error="the origin's answer is not valid HTTP")
         if not reply.whole or len(reply.body) > self._largest:
             return Fetched(502, [], error="the origin's answer is too large, or not complete")
@@ -135,9 +162,14 @@ class Proxy:
 
 def _asked(request: Request, site: Site, path: str) -> Ask:
     headers = [pair for pair in end_to_end(request.headers) if pair[0] not in _OURS]
-    if site.ignore_cookies and request.method in ("GET", "HEAD"):
-        headers = [pair for pair in headers if pair[0] != b"cookie"]
-    url = page_url(path, request.query.decode("latin-1"), tuple(site.ignore_params))
+    query = request.query.decode("latin-1")
+    url = f"{path}?{query}" if query else path
+    if request.method in ("GET", "HEAD"):
+        headers = [pair for pair in headers if not _MISLEADING.fullmatch(pair[0])]
+        if site.ignore_cookies:
+            headers = [pair for pair in headers if pair[0] != b"cookie"]
+        if len(url) <= MOST_URL:
+            url = page_url(path, query, tuple(site.ignore_params))
     return Ask(request.method, url, headers, request.body)
 
 
@@ -171,13 +203,14 @@ def _as_here(headers: Headers, site: Site) -> Headers:
 
 
 def _cookie_here(cookie: str, prefix: str) -> str:
-    parts = []
+    parts: list[str] = []
     for part in cookie.split(";"):
         name, _, value = part.strip().partition("=")
-        if name.lower() == "domain":
+        name = name.strip().lower()
+        if name == "domain" and parts:
             continue
         path = value.strip()
-        if name.lower() == "path" and path != prefix and not path.startswith(f"{prefix}/"):
+        if name == "path" and parts and path != prefix and not path.startswith(f"{prefix}/"):
             part = f" Path={prefix}{path if path.startswith('/') else '/'}"
         parts.append(part)
     return ";".join(parts)
@@ -197,18 +230,28 @@ def _texts(headers: Headers) -> dict[str, str]:
     return found
 
 
+def _public(url: str | None) -> Headers:
+    """Where the origin is told that its visitors have come. It is not theirs to say: pages for one
+    are pages for all."""
+    if url is None:
+        return []
+    parts = urlsplit(url)
+    return [
+        (b"x-forwarded-proto", parts.scheme.encode()),
+        (b"x-forwarded-host", parts.netloc.encode()),
+    ]
+
+
 def _forwarded(site: Site, request: Request | None) -> Headers:
     via = b"1.1 " + NAME
+    prefix = (b"x-forwarded-prefix", f"{PREFIX}/{site.site}".encode())
     if request is None:
-        return [(b"via", via)]
+        return [(b"via", via), prefix]
     earlier = joined(request.headers, b"via")
-    host = next((value for name, value in request.headers if name == b"host"), b"")
     return [
         (b"via", f"{earlier}, ".encode("latin-1") + via if earlier else via),
         (b"x-forwarded-for", request.client.encode()),
-        (b"x-forwarded-proto", request.scheme.encode()),
-        (b"x-forwarded-host", host),
-        (b"x-forwarded-prefix", f"{PREFIX}/{site.site}".encode()),
+        prefix,
     ]
 
 
@@ -219,4 +262,4 @@ def _hops(headers: Headers) -> int:
 
 
 def _sandboxed(headers: Headers) -> Headers:
-    return [*headers, SANDBOX]
+    return [*(pair for pair in headers if pair[0] not in _OF_THE_HOST), SANDBOX]

@@ -26,20 +26,22 @@ from waystation.pages.encodings import encoded, worth_encoding
 from waystation.pages.entries import Entry, entry_of, pairs_of
 from waystation.pages.http.fields import Headers
 from waystation.pages.http.policies import Policy
+from waystation.pages.places import BLOBS
 from waystation.pages.shelf import SUFFIXES
 from waystation.pages.tables import Listed, PageMeta, PageVersion
 from waystation.patterns import newer
-from waystation.store import Delete, Put, Update, attr, remove, set_to
+from waystation.store import Delete, Put, Update, attr, exists, remove, set_to
 
 if TYPE_CHECKING:
     from waystation.pages.entries import Held
     from waystation.pages.places import Place
     from waystation.pages.shelf import Shelf
     from waystation.patterns import Lease
-    from waystation.store import Action, Edit
+    from waystation.store import Action, Condition, Edit
 
 log = logging.getLogger(__name__)
 
+_LONGEST_LIFE = 400 * 86_400
 KEEP_SECONDS = 86_400
 """How long a page is kept after it can be of no more use: for who looks at what happened."""
 
@@ -57,11 +59,14 @@ class Rendered(msgspec.Struct, frozen=True):
     etag: str | None = None
     tags: tuple[str, ...] = ()
     owner: str | None = None
-    account: str | None = None
-    """Whose allowance it counts against, if anybody's."""
+    account: str = ""
+    """Whose allowance it counts against."""
 
     rest: AsyncIterator[bytes] | None = None
     """What follows the body of one that is not kept."""
+
+    seq: int | None = None
+    """How many purges there had been, where that was before its lease was taken."""
 
 
 class Publisher:
@@ -87,10 +92,12 @@ class Publisher:
         digest = sha256(rendered.body).hexdigest()
         bodies: dict[str, bytes] = {"": rendered.body}
         actions: list[Action] = []
-        versions = list(known.versions) if known is not None else []
-        dropped: list[int] = []
+        old: list[str] = []
+        if known is not None and known.owner != rendered.owner:
+            known = None  # its versions are another's
         if known is not None and _same(known, rendered, digest):
             s3_key, encodings = known.s3_key, list(known.encodings)
+            versions = list(known.versions)
         else:
             s3_key = place.new_blob()
             bodies |= await self._encoded(rendered)
@@ -98,18 +105,16 @@ class Publisher:
             await asyncio.gather(
                 *(self._blobs.put(s3_key + SUFFIXES[name], body) for name, body in bodies.items())
             )
-            versions.append(lease.fence)
-            versions, dropped = versions[-keep:], versions[:-keep]
-        meta = self._meta(rendered, place, s3_key, digest, encodings, lease.fence, seq, versions)
-        if s3_key != (known.s3_key if known is not None else None):
-            actions.append(Put(_version(meta, lease.fence)))
-        if known is None:
+            versions, dropped = _versions(known, keep)
+            if known is not None and known.fence in versions:
+                actions.append(Put(_version(known, self._store.now())))
+            actions += [Delete(PageVersion.key(place.pk, number)) for number in dropped]
             actions.append(Put(_listed(place)))
-        actions += [Delete(PageVersion.key(place.pk, number)) for number in dropped]
-        old = await self._bodies_of(place, dropped, {s3_key})
+            old = await self._bodies_of(place, dropped)
+        meta = self._meta(rendered, place, s3_key, digest, encodings, lease.fence, seq, versions)
         await self._commit(lease, meta, actions)
         self._clear(old)
-        entry = entry_of(place, meta)
+        entry = entry_of(place, meta, self._store.clock())
         assert entry is not None
         return self._shelf.put(entry, bodies, seq)
 
@@ -182,7 +187,7 @@ class Publisher:
             ttl=now + life,
         )
         await self._commit(lease, meta, [])
-        entry = entry_of(known.place, meta)
+        entry = entry_of(known.place, meta, self._store.clock())
         assert entry is not None
         held = self._shelf.memory.get(known.place)
         bodies = held.bodies if held is not None and held.entry.s3_key == entry.s3_key else {}
@@ -191,7 +196,8 @@ class Publisher:
     async def _commit(self, lease: Lease, meta: PageMeta, actions: list[Action]) -> None:
         try:
             closing = lease.closing(set_to("ttl", (meta.ttl or 0) + KEEP_SECONDS))
-            await lease.publish(_written(meta, lease.fence), *actions, closing=closing)
+            written = _written(meta, newer(lease.fence) | ~attr("fence").is_type("N"))
+            await lease.publish(written, *actions, closing=closing)
         except TransactionCancelled as error:
             raise LeaseLost("a page was published under a later lease") from error
         except TransactionConflict as error:
@@ -201,28 +207,30 @@ class Publisher:
             if found is None or (found.fence, found.s3_key) != (meta.fence, meta.s3_key):
                 raise
 
-    async def give_up(self, lease: Lease) -> None:
-        """Let others have a page that was not published. The lease's row goes with time: pages that
-        cannot be kept leave nothing behind."""
-        closing = lease.closing(set_to("ttl", self._store.now() + KEEP_SECONDS))
+    async def give_up(self, lease: Lease, current: Held | None) -> None:
+        """Let others have a page that was not published. The lease's row goes with time, but not
+        before the page: those that cannot be kept leave nothing behind."""
+        seconds = KEEP_SECONDS if current is None else _LONGEST_LIFE
+        closing = lease.closing(set_to("ttl", self._store.now() + seconds))
         with suppress(WaystationError):  # then the lease runs out
             await lease.publish(closing=closing)
 
-    async def rollback(self, place: Place) -> Held:
+    async def rollback(self, place: Place, owner: str | None) -> Held:
         """Make a page what it was before, until it is purged. Whoever is generating it now will
         not be able to publish it."""
         for _ in range(_TRIES):
-            meta = await self._store.get(place.meta, expired=True)
+            meta = await self._store.get(place.meta)
             lock = await self._store.get(place.lock, expired=True)
             numbers = list(meta.versions or ()) if meta is not None else []
-            if meta is None or len(numbers) < 2:
+            if meta is None or not numbers or meta.owner != owner:
                 raise NotFound("there is no earlier version of this page")
-            version = await self._store.get(PageVersion.key(place.pk, numbers[-2]), expired=True)
+            version = await self._store.get(PageVersion.key(place.pk, numbers[-1]))
             if version is None:
                 raise NotFound("there is no earlier version of this page")
             state = await self._shelf.purges.state(place.scope, now=True)
             fence = max(meta.fence or 0, lock.fence if lock is not None else 0) + 1
             back = _back_to(version, meta, fence, state.seq, self._store.now(), numbers[:-1])
+            unchanged = (attr("fence") == meta.fence) & (attr("s3_key") == meta.s3_key)
             closing: list[Edit] = [
                 set_to("fence", fence),
                 remove("lease_token"),
@@ -232,21 +240,23 @@ class Publisher:
             seen = attr("fence").absent() if lock is None else attr("fence") == lock.fence
             try:
                 await self._store.transact(
-                    _written(back, fence), Update(place.lock, *closing, when=seen)
+                    _written(back, unchanged),
+                    Update(place.lock, *closing, when=seen),
+                    Delete(PageVersion.key(place.pk, numbers[-1]), when=exists()),
                 )
             except (TransactionCancelled, TransactionConflict):
                 continue
-            entry = entry_of(place, back)
+            entry = entry_of(place, back, self._store.clock())
             assert entry is not None
             return self._shelf.put(entry, {}, state.seq)
         raise Conflict("the page kept being published by others: try again")
 
-    async def _bodies_of(self, place: Place, numbers: list[int], used: set[str]) -> list[str]:
+    async def _bodies_of(self, place: Place, numbers: list[int]) -> list[str]:
         """The bodies that only these versions have."""
         if not numbers:
             return []
         found = await self._store.batch_get([PageVersion.key(place.pk, n) for n in numbers])
-        return [each.s3_key for each in found if each is not None and each.s3_key not in used]
+        return [each.s3_key for each in found if each is not None and _is_ours(each.s3_key)]
 
     def _clear(self, keys: list[str]) -> None:
         """Remove bodies that nothing points to any more. Those that are forgotten here are swept
@@ -273,36 +283,49 @@ def _same(known: Entry, rendered: Rendered, digest: str) -> bool:
         known.digest == digest
         and known.status == rendered.status
         and known.etag == rendered.etag
-        and known.owner == rendered.owner
-        and known.s3_key.startswith("pages/")
+        and _is_ours(known.s3_key)
     )
 
 
-def _written(meta: PageMeta, fence: int) -> Update[Any]:
-    """Write a row if it is newer. What others keep beside our attributes stays."""
+def _is_ours(s3_key: str) -> bool:
+    return s3_key.startswith(f"{BLOBS}/")
+
+
+def _versions(known: Entry | None, keep: int) -> tuple[list[int], list[int]]:
+    """The numbers of the versions to be kept beside a new one, and of those to go."""
+    if known is None:
+        return [], []
+    numbers = [number for number in known.versions if number != known.fence] + [known.fence]
+    cut = max(0, len(numbers) - (keep - 1))
+    return numbers[cut:], [number for number in numbers[:cut] if number != known.fence]
+
+
+def _written(meta: PageMeta, when: Condition) -> Update[Any]:
+    """Write a row on a condition. What others keep beside our attributes stays."""
     edits: list[Edit] = []
     for field in msgspec.structs.fields(PageMeta):
         value = getattr(meta, field.name)
         if field.name == "pk":
             continue
         edits.append(remove(field.name) if value is None else set_to(field.name, value))
-    return Update(PageMeta.key(meta.pk), *edits, when=newer(fence))
+    return Update(PageMeta.key(meta.pk), *edits, when=when)
 
 
-def _version(meta: PageMeta, number: int) -> PageVersion:
+def _version(known: Entry, now: int) -> PageVersion:
+    """What a page was, for going back to it."""
     return PageVersion(
-        pk=meta.pk,
-        number=number,
-        s3_key=meta.s3_key,
-        generated_at=meta.generated_at,
-        etag=meta.etag,
-        status=meta.status or 200,
-        headers=meta.headers or [],
-        size=meta.size or 0,
-        digest=meta.digest or "",
-        encodings=meta.encodings or [],
-        tags=meta.tags or [],
-        ttl=(meta.ttl or 0) + _VERSION_SECONDS,
+        pk=known.place.pk,
+        number=known.fence,
+        s3_key=known.s3_key,
+        generated_at=known.generated_at,
+        etag=known.etag,
+        status=known.status,
+        headers=pairs_of(known.headers),
+        size=known.size or 0,
+        digest=known.digest or "",
+        encodings=list(known.encodings),
+        tags=list(known.tags),
+        ttl=now + _VERSION_SECONDS,
     )
 
 

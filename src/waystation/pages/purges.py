@@ -100,17 +100,26 @@ class PurgeBook:
         return _judged(entry, found)
 
     async def purge(
-        self, scope: str, kind: Kind, target: str, *, hard: bool, settle: bool = True
+        self,
+        scope: str,
+        kind: Kind,
+        target: str,
+        *,
+        hard: bool,
+        settle: bool = True,
+        last: bool = False,
     ) -> int:
         """Let pages not count any more: to be generated anew before they are used again, if it is
         to be hard, and else while the old ones are. The number of the purge.
 
-        It is over when the purge counts everywhere, or with `settle=False` here only.
+        It is over when the purge counts everywhere, or with `settle=False` here only. After the
+        `last` one there is no cache any more to count the purges of.
         """
         for _ in range(_TRIES):
             state = await self._read(scope)
             now = self._store.clock()
-            state = msgspec.structs.replace(state, seq=state.seq + 1)
+            ttl = int(now) + PURGE_SECONDS if last else None
+            state = msgspec.structs.replace(state, seq=state.seq + 1, ttl=ttl)
             actions: list[Update[Purge]] = []
             if kind == "all":
                 state.everything = _marked(state.everything, state.seq, now, hard=hard)
@@ -167,7 +176,7 @@ def _with_prefix(state: Purges, prefix: str, now: float, *, hard: bool) -> dict[
     prefixes = dict(state.prefixes)
     prefixes[prefix] = _marked(prefixes.pop(prefix, _NEVER), state.seq, now, hard=hard)
     while len(prefixes) > _MOST_PREFIXES:
-        one, other = list(prefixes)[:2]
+        one, other = sorted(prefixes, key=lambda each: max(prefixes[each][::2]))[:2]
         shared = _shared(one, other)
         merged = _later(prefixes.pop(one), prefixes.pop(other))
         prefixes[shared] = _later(prefixes.pop(shared, _NEVER), merged)

@@ -9,7 +9,15 @@ import msgspec
 
 from waystation.pages.encodings import chosen
 from waystation.pages.http.conditions import part, same_for_range, unchanged
-from waystation.pages.http.fields import Headers, end_to_end, first, has, members, values
+from waystation.pages.http.fields import (
+    Headers,
+    end_to_end,
+    first,
+    has,
+    members,
+    parse_date,
+    values,
+)
 from waystation.pages.terms import NAME, Reply
 
 if TYPE_CHECKING:
@@ -74,7 +82,8 @@ def from_held(
         return Reply(entry.status, headers, body)
     if unchanged(ask.headers, entry.etag, entry.modified):
         return Reply(304, [pair for pair in headers if pair[0] in _IN_304 or pair[0] == b"age"])
-    return _whole_or_part(ask, headers, body, entry.etag, entry.modified)
+    modified = parse_date(first(entry.headers, b"last-modified") or "")
+    return _whole_or_part(ask, headers, body, entry.etag, modified)
 
 
 def is_unchanged(entry: Entry, ask: Ask) -> bool:

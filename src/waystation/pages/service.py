@@ -90,7 +90,8 @@ class Pages:
         found = []
         for row, meta in zip(page.items, metas, strict=True):
             if meta is not None:
-                entry = entry_of(Place(tenant, row.url, row.variant or ""), meta)
+                place = Place(tenant, row.url, row.variant or "")
+                entry = entry_of(place, meta, self.store.clock())
                 if entry is not None:
                     found.append(entry)
         return found, page.cursor
@@ -118,8 +119,11 @@ class Pages:
         shown = list(dict.fromkeys(urls))[:_MOST_SHOWN]
         return Matches(count, shown, cursor is None)
 
-    async def rollback(self, tenant: str | None, url: str, selected: str = "") -> Held:
-        return await self.publisher.rollback(Place(tenant, url, selected))
+    async def rollback(
+        self, tenant: str | None, url: str, selected: str = "", owner: str | None = None
+    ) -> Held:
+        """Make a page what it was before, until it is purged."""
+        return await self.publisher.rollback(Place(tenant, url, selected), owner)
 
     async def close(self) -> None:
         await self.regeneration.close()

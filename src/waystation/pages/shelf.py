@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import UnreadableItem
 from waystation.pages.entries import Entry, Held, entry_of
+from waystation.pages.http.variants import MOST_NAMES, is_header
 from waystation.patterns import Newest
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Shelf:
         self.blobs = blobs
         self.memory = memory
         self.purges = purges
-        self._names: Newest[Place, tuple[float, tuple[str, ...] | None]] = Newest(_MOST_NAMES)
+        self._names: Newest[str, tuple[float, tuple[str, ...]]] = Newest(_MOST_NAMES)
 
     async def find(self, place: Place, *, now: bool = False) -> Held | None:
         """A page, with what purges mean for it. `now` is for who cannot do with a second ago."""
@@ -68,20 +69,22 @@ class Shelf:
             return None
         if known is not None and known.entry.is_of(meta):
             return known.entry
-        return entry_of(place, meta)
+        return entry_of(place, meta, self.store.clock())
 
-    async def body(self, held: Held, encoding: str = "") -> bytes | None:
-        """A page's body. None where the row has outlived it."""
-        found = held.bodies.get(encoding)
-        if found is not None:
-            return found
-        found = await self.blobs.get(held.entry.s3_key + SUFFIXES[encoding])
-        if found is None:
-            held.gone = True
-            return None
-        held.bodies[encoding] = found
-        self.memory.put(held.entry.place, held)
-        return found
+    async def body(self, held: Held, encoding: str = "") -> tuple[str, bytes] | None:
+        """A page's body in an encoding, or else the plain one. None where the row has outlived
+        it."""
+        for name in dict.fromkeys((encoding, "")):
+            found = held.bodies.get(name)
+            if found is not None:
+                return name, found
+            found = await self.blobs.get(held.entry.s3_key + SUFFIXES[name])
+            if found is not None:
+                held.bodies[name] = found
+                self.memory.put(held.entry.place, held)
+                return name, found
+        held.gone = True
+        return None
 
     def put(self, entry: Entry, bodies: dict[str, bytes], seq: int) -> Held:
         """Keep a page in memory that was just published."""
@@ -92,14 +95,19 @@ class Shelf:
     async def varies_by(self, place: Place) -> tuple[str, ...] | None:
         """The request headers that the pages of a URL depend on; None where that is not known."""
         moment = self.store.clock()
-        at, names = self._names.get(place) or (-LOOK_AGAIN, None)
-        if not 0 <= moment - at < LOOK_AGAIN:
-            row = await self.store.get(place.variants, expired=True)
-            names = None if row is None else tuple(row.names)
-            if names is not None:
-                self._names[place] = (moment, names)
+        known = self._names.get(place.pk)
+        if known is not None and 0 <= moment - known[0] < LOOK_AGAIN:
+            return known[1]
+        try:
+            row = await self.store.get(place.variants)
+        except UnreadableItem:
+            row = None
+        if row is None:
+            return None
+        names = tuple(name for name in row.names if is_header(name))[:MOST_NAMES]
+        self._names[place.pk] = (moment, names)
         return names
 
     async def set_variants(self, place: Place, row: PageVariants) -> None:
         await self.store.put(row)
-        self._names[place] = (self.store.clock(), tuple(row.names))
+        self._names[place.pk] = (self.store.clock(), tuple(row.names))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.pages.limits import Busy, OnTheWay
 from waystation.pages.proxy import Proxy
 from waystation.pages.service import Pages
-from waystation.pages.sites import Sites
+from waystation.pages.sites import Sites, tenant_of
 from waystation.pages.sweeping import Sweeper
 from waystation.pages.warming import Warmer
 
@@ -33,8 +32,7 @@ class SitePages:
             self.sites,
             self.pages.answers,
             parts.outbound,
-            Busy(),
-            OnTheWay(),
+            parts.settings.public_url,
             settings.pages_max_mb * _MEGABYTE,
         )
         self.warmer = Warmer(self.pages.answers, self.proxy)
@@ -46,12 +44,12 @@ class SitePages:
         site = await self.sites.get(user_id, name)
         scope = f"pages {site.site_id} {prefix}"
         after = None if cursor is None else self._cursors.open(cursor, scope)
-        found, position = await self.pages.entries(site.site, prefix, limit, after)
+        found, position = await self.pages.entries(tenant_of(site), prefix, limit, after)
         return found, None if position is None else self._cursors.seal(position, scope)
 
     async def inspect(self, user_id: str, name: str, url: str) -> list[Inspected]:
         site = await self.sites.get(user_id, name)
-        return await self.pages.inspect(site.site, url)
+        return await self.pages.inspect(tenant_of(site), url)
 
     async def close(self) -> None:
         await self.pages.close()

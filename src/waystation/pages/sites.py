@@ -12,6 +12,7 @@ from msgspec import Meta
 from waystation.errors import ConditionFailed, Conflict, InvalidInput, NotFound
 from waystation.ids import new_id
 from waystation.pages.http.policies import Windows
+from waystation.pages.limits import TENANTS
 from waystation.pages.tables import Site
 from waystation.pages.terms import Terms
 from waystation.patterns import Newest
@@ -35,6 +36,20 @@ TRACKING = (
     *("ttclid", "li_fat_id", "mc_cid", "mc_eid", "igshid", "yclid", "_ga", "_gl", "srsltid"),
 )
 """Query parameters that say where a visitor comes from, and nothing about the page."""
+
+UNKEYED = frozenset(
+    {
+        *("host", "via", "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+        "x-forwarded-prefix",
+    }
+)
+"""Request headers that the origin gets from us."""
+
+_MEANING = (
+    *("origin", "vary", "tags", "operator", "cache_unmarked", "cache_set_cookie"),
+    *("ignore_cookies", "ignore_params"),
+)
+"""What decides which page is kept under which key."""
 
 Seconds = Annotated[int, Meta(ge=0, le=_YEAR)]
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -87,7 +102,8 @@ class Sites:
             raise Conflict(f"an account has at most {_MOST_SITES} sites")
         site = await self._changed(user_id, name, known, given)
         if known is not None and _is_another(known, site):
-            await self._purges.purge(name, "all", "", hard=True)
+            site.revision += 1
+            await self._purges.purge(tenant_of(known), "all", "", hard=True)
         try:
             await self._store.put(site, when=absent() if known is None else None)
         except ConditionFailed:
@@ -110,18 +126,19 @@ class Sites:
             created_at=now if known is None else known.created_at,
             updated_at=now,
             version=0 if known is None else known.version,
+            revision=0 if known is None else known.revision,
             **values,
         )
 
     def _check(self, given: SiteInput) -> None:
         self._guard.check_url(given.origin, "origin")
-        if "?" in given.origin:
-            raise InvalidInput("origin", "must not have a query")
+        if "?" in given.origin or "#" in given.origin:
+            raise InvalidInput("origin", "must have neither a query nor a fragment")
         for header in given.vary or ():
             if not _HEADER.fullmatch(header):
                 raise InvalidInput("vary", f"{header!r} is not a header's name")
-            if header.lower() == "accept-encoding":
-                raise InvalidInput("vary", "pages are encoded here: Accept-Encoding has no part")
+            if header.lower() == "accept-encoding" or header.lower() in UNKEYED:
+                raise InvalidInput("vary", f"the origin gets {header} from us, not from visitors")
         for tag in given.tags:
             if "," in tag or not tag.isprintable():
                 raise InvalidInput("tags", "must be printable and have no commas")
@@ -139,7 +156,7 @@ class Sites:
     async def delete(self, user_id: str, name: str) -> None:
         """Remove a site. Its pages go first: who takes the name next shall have none of them."""
         site = await self.get(user_id, name)
-        await self._purges.purge(name, "all", "", hard=True)
+        await self._purges.purge(tenant_of(site), "all", "", hard=True, last=True)
         try:
             await self._store.delete(key_of(site), when=attr("site_id") == site.site_id)
         except ConditionFailed:
@@ -168,9 +185,15 @@ class Sites:
         self._unknown.pop(name, None)
 
 
+def tenant_of(site: Site) -> str:
+    """What a site's pages are kept under. Those of an operator's may be shared with other services
+    by the site's name; no other account gets at what is kept under a name of theirs."""
+    return site.site if site.operator else f"@{site.site}"
+
+
 def terms_of(site: Site) -> Terms:
     return Terms(
-        tenant=site.site,
+        tenant=tenant_of(site),
         windows=Windows(
             fresh=site.revalidate_seconds,
             swr=site.swr_seconds,
@@ -180,8 +203,10 @@ def terms_of(site: Site) -> Terms:
             set_cookie=site.cache_set_cookie,
         ),
         vary=None if site.vary is None else tuple(site.vary),
-        owner=site.site_id,
-        account=None if site.operator else site.user_id,
+        unkeyed=UNKEYED,
+        owner=f"{site.site_id}.{site.revision}",
+        foreign=site.operator,
+        account=site.site_id if site.operator else f"{TENANTS}{site.user_id}",
         tags=tuple(site.tags),
         ignore_cookies=site.ignore_cookies,
         versions=site.versions,
@@ -190,4 +215,4 @@ def terms_of(site: Site) -> Terms:
 
 def _is_another(known: Site, site: Site) -> bool:
     """Whether the pages of a site are not what they were."""
-    return (known.origin, known.vary, known.tags) != (site.origin, site.vary, site.tags)
+    return any(getattr(known, name) != getattr(site, name) for name in _MEANING)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from waystation.errors import ConditionFailed
+from waystation.errors import UnreadableItem
 from waystation.pages.places import BLOBS
 from waystation.pages.shelf import SUFFIXES
 from waystation.pages.tables import Listed, PageMeta, PageVersion, Sweep
@@ -61,7 +60,10 @@ class Sweeper:
             if pk is None:
                 continue
             if pk not in used:
-                used[pk] = await self._used(pk)
+                try:
+                    used[pk] = await self._used(pk)
+                except UnreadableItem:
+                    continue  # nobody knows what its rows point to
             if _plain(key) not in used[pk]:
                 await self._blobs.delete(key)
                 removed += 1
@@ -75,21 +77,22 @@ class Sweeper:
             found.add(version.s3_key)
         return found
 
+    async def _is_there(self, row: Listed) -> bool:
+        return await self._store.get(PageMeta.key(row.pk_of), expired=True) is not None
+
     async def _lists(self) -> int:
         """Remove from lists the pages that are gone."""
         removed = 0
         cursor: str | None = None
         while True:
             page = await self._store.scan(Listed, limit=_AT_ONCE, after=cursor)
-            metas = await self._store.batch_get([PageMeta.key(row.pk_of) for row in page.items])
-            for row, meta in zip(page.items, metas, strict=True):
-                if meta is None:
-                    await self._store.delete(key_of(row))
-                    removed += 1
-                    # It may have been published again between our reading and our removing.
-                    if await self._store.get(PageMeta.key(row.pk_of)) is not None:
-                        with suppress(ConditionFailed):
-                            await self._store.put(row)
+            for row in page.items:
+                if await self._is_there(row):
+                    continue
+                await self._store.delete(key_of(row))
+                removed += 1
+                if await self._is_there(row):  # published again just now
+                    await self._store.put(row)
             cursor = page.cursor
             if cursor is None:
                 return removed

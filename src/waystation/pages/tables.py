@@ -80,6 +80,7 @@ class PageLock(
 
 class PageVersion(
     Item,
+    mend=_as_near,
     table=cache,
     pk="{pk}",
     sk="VERSION#{number:012d}",
@@ -102,7 +103,9 @@ class PageVersion(
     ttl: int | None = None
 
 
-class PageVariants(Item, table=cache, pk="{pk}", sk="VARY", key_only=("pk",), kw_only=True):
+class PageVariants(
+    Item, table=cache, pk="{pk}", sk="VARY", key_only=("pk",), mend=_as_near, kw_only=True
+):
     """The request headers that pages of one URL depend on."""
 
     pk: str
@@ -119,7 +122,8 @@ class Site(
     version="version",
     kw_only=True,
 ):
-    """A site: an origin, and how long its pages may be used."""
+    """A site: an origin, and how long its pages may be used. `revision` is counted up when its
+    pages are not what they were."""
 
     site: str
     site_id: str
@@ -137,6 +141,7 @@ class Site(
     ignore_cookies: bool = False
     ignore_params: list[str] = msgspec.field(default_factory=list)
     versions: int = 3
+    revision: int = 0
     created_at: int
     updated_at: int
     version: int = 0
@@ -155,6 +160,7 @@ class Purges(Item, table=pages, pk="CACHE#{scope}", sk="PURGES", version="versio
     everything: Marks = (0, 0.0, 0, 0.0)
     prefixes: dict[str, Marks] = msgspec.field(default_factory=dict)
     version: int = 0
+    ttl: int | None = None
 
 
 class Purge(Item, table=pages, pk="CACHE#{scope}", sk="PURGE#{kind}#{digest}", kw_only=True):

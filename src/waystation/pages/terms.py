@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -12,6 +13,10 @@ from waystation.pages.http.policies import Windows
 NAME = b"waystation"
 """What we are called in `Cache-Status` and `Via`."""
 
+_CREDENTIAL = re.compile(
+    rb"(?:^|[-_])(?:cookie|authorization|auth|token|api-?key|secret|session|password)(?:[-_]|$)"
+)
+
 
 class Terms(msgspec.Struct, frozen=True):
     """How the pages of a site are cached."""
@@ -21,24 +26,42 @@ class Terms(msgspec.Struct, frozen=True):
     vary: tuple[str, ...] | None = None
     """The request headers that pages may depend on; None lets the origin say."""
 
-    owner: str | None = None
-    """Tells this site from others that have had its name."""
+    unkeyed: frozenset[str] = frozenset()
+    """Request headers that the origin gets from us: a page that depends on one cannot be kept."""
 
-    account: str | None = None
-    """Whose allowance new pages count against, if anybody's."""
+    owner: str | None = None
+    """Tells this site from others that have had its name, and from what it was before."""
+
+    foreign: bool = True
+    """Whether pages of other services count as this site's."""
+
+    account: str = ""
+    """Whose allowance new pages count against."""
 
     tags: tuple[str, ...] = ()
     ignore_cookies: bool = False
     versions: int = 3
 
+    def keeps_apart(self, headers: Headers) -> bool:
+        """Whether a request says who asks, so that its answer may be for them alone."""
+        for name, _ in headers:
+            if name == b"cookie":
+                if not self.ignore_cookies:
+                    return True
+            elif _CREDENTIAL.search(name):
+                return True
+        return False
+
 
 class Ask(msgspec.Struct):
-    """A request for a page. `url` is its path and query below the site."""
+    """A request for a page. `url` is its path and query below the site; where one cache is for
+    several, `host` is which."""
 
     method: str
     url: str
     headers: Headers
     body: bytes = b""
+    host: str = ""
 
 
 class Fetched(msgspec.Struct, frozen=True):

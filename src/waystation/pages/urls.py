@@ -9,11 +9,10 @@ from urllib.parse import unquote, urljoin, urlsplit
 def page_url(path: str, query: str, ignored: tuple[str, ...]) -> str:
     """A page's URL below its site, without the parameters that say nothing about the page."""
     if query and ignored:
-        query = _without(query, ignored)
+        query = _remembered(query, ignored) if len(query) <= 200 else _without(query, ignored)
     return f"{path}?{query}" if query else path
 
 
-@lru_cache(maxsize=4096)
 def _without(query: str, ignored: tuple[str, ...]) -> str:
     names = frozenset(name for name in ignored if not name.endswith("*"))
     beginnings = tuple(name[:-1] for name in ignored if name.endswith("*"))
@@ -25,12 +24,15 @@ def _without(query: str, ignored: tuple[str, ...]) -> str:
     return "&".join(kept)
 
 
+_remembered = lru_cache(maxsize=4096)(_without)
+
+
 def climbs(path: str) -> bool:
     """Whether a path has parts that lead upwards, however they are spelled."""
     if "." not in path and "%2" not in path:
         return False
     parts = unquote(path).replace("\\", "/").split("/")
-    return any(part in (".", "..") for part in parts)
+    return any(part.partition(";")[0] in (".", "..") for part in parts)
 
 
 def site_url(location: str, asked: str, origin: str, prefix: str = "") -> str | None:

@@ -24,6 +24,7 @@ SECONDS = 20.0
 MOST_PATHS = 1_000
 _MOST_SITEMAPS = 20
 _MOST_XML = 10 * 1024 * 1024
+_MOST_ELEMENTS = 250_000
 _GZIP = b"\x1f\x8b"
 
 
@@ -74,14 +75,22 @@ class Warmer:
         return f"it is not kept: {status.partition('detail=')[2] or 'no reason given'}"
 
     async def sitemap(self, site: Site, path: str) -> list[str]:
-        """The paths that a site's map names, and the maps that it names."""
+        """The paths that a site's map names, and those of the maps that it names."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await self._read_maps(site, path)
+        except TimeoutError:
+            raise InvalidInput("sitemap", f"took longer than {SECONDS:g} seconds") from None
+
+    async def _read_maps(self, site: Site, path: str) -> list[str]:
         maps, seen = [path], {path}
         found: dict[str, None] = {}
         read = 0
         while maps and read < _MOST_SITEMAPS and len(found) < MOST_PATHS:
             current = maps.pop(0)
             read += 1
-            pages, more = _read(await self._fetched(site, current))
+            text = await self._fetched(site, current)
+            pages, more = await asyncio.to_thread(_read, text)
             asked = site.origin + current
             prefix = f"/pages/{site.site}"
             for location in pages:
@@ -113,9 +122,14 @@ def _read(text: bytes) -> tuple[list[str], list[str]]:
     pages: list[str] = []
     maps: list[str] = []
     above: list[str] = []
+    elements = 0
     letters: list[str] = []
 
     def start(name: str, _: object) -> None:
+        nonlocal elements
+        elements += 1
+        if elements > _MOST_ELEMENTS:
+            raise ValueError("it has too many elements")
         above.append(name.rpartition(":")[2].lower())
         letters.clear()
 

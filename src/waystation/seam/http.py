@@ -24,11 +24,12 @@ class Request(msgspec.Struct):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A whole answer. `sent` is called when it has gone, or cannot go any more."""
 
     status: int
     body: bytes = b""
     headers: Headers = []
+    sent: Callable[[], None] | None = None
 
 
 def json_response(status: int, value: object) -> Response:

@@ -54,6 +54,11 @@ def with_length(method: str, response: Response) -> Headers:
     return [*response.headers, (b"content-length", b"%d" % len(response.body))]
 
 
+def body_for(method: str, response: Response) -> bytes:
+    """What is sent of an answer's body."""
+    return b"" if method == "HEAD" or response.status in _NO_BODY else response.body
+
+
 async def send_response(response: Response, send: Send, method: str = "GET") -> None:
     await send(
         {
@@ -62,7 +67,7 @@ async def send_response(response: Response, send: Send, method: str = "GET") -> 
             "headers": with_length(method, response),
         }
     )
-    await send({"type": "http.response.body", "body": response.body})
+    await send({"type": "http.response.body", "body": body_for(method, response)})
 
 
 def problem_response(

@@ -83,7 +83,11 @@ class Front:
             return
         limited = bounded(receive, door.max_body)
         response = await self.answer(door, request_of(scope), lambda: read_body(limited))
-        await send_response(response, send, scope["method"])
+        try:
+            await send_response(response, send, scope["method"])
+        finally:
+            if response.sent is not None:
+                response.sent()
 
     async def answer(
         self,
@@ -111,9 +115,8 @@ class Front:
         self._metrics.requests.observe(request.method, door.prefix, response.status, seconds)
         if not door.programs and not door.pages:
             _log(request.method, request.path, response.status, seconds, request.id, None)
-        return Response(
-            response.status, response.body, _with_common(response.headers, common, request.id)
-        )
+        shown = _with_common(response.headers, common, request.id)
+        return Response(response.status, response.body, shown, response.sent)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the API answer."""

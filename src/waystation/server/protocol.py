@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from waystation.errors import SettingsError
 from waystation.seam import Request
-from waystation.server.asgi import with_length
+from waystation.server.asgi import body_for, with_length
 from waystation.server.corked import Corked
 from waystation.server.front import Front
 
@@ -37,6 +37,7 @@ _PIECE = 4 * 1024
 _BODY_PIECE = 16 * 1024
 """What is parsed at a time. A hundred of the smallest requests fit into the first."""
 
+_WRITE_PIECE = 256 * 1024
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -346,10 +347,11 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             front: Any = self.app
             response = await front.answer(door, request)
-            if self.flow.write_paused and not exchange.disconnected:
-                await self.flow.drain()
-            if not exchange.disconnected:
-                self.transport.write(self._rendered(request, response, exchange))
+            try:
+                await self._write(request, response, exchange)
+            finally:
+                if response.sent is not None:
+                    response.sent()
         except BaseException:
             exchange.keep_alive = False
             raise
@@ -359,15 +361,35 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
             self.on_response_complete()
 
-    def _rendered(self, request: Request, response: Response, exchange: _Exchange) -> bytes:
+    async def _write(self, request: Request, response: Response, exchange: _Exchange) -> None:
+        """Write an answer as its client reads it: a large one in pieces."""
+        head = self._head(request, response, exchange)
+        body = body_for(request.method, response)
+        if len(body) <= _WRITE_PIECE:
+            await self._write_piece(head + body, exchange)
+            return
+        await self._write_piece(head, exchange)
+        view = memoryview(body)
+        for at in range(0, len(body), _WRITE_PIECE):
+            await self._write_piece(bytes(view[at : at + _WRITE_PIECE]), exchange)
+            self._cork.flush()
+        while self.flow.write_paused and not exchange.disconnected:
+            await self.flow.drain()
+
+    async def _write_piece(self, piece: bytes, exchange: _Exchange) -> None:
+        if self.flow.write_paused and not exchange.disconnected:
+            await self.flow.drain()
+        if not exchange.disconnected:
+            self.transport.write(piece)
+
+    def _head(self, request: Request, response: Response, exchange: _Exchange) -> bytes:
         headers = with_length(request.method, response)
         if (b"connection", b"close") in headers:
             exchange.keep_alive = False
         elif not exchange.keep_alive:
-            headers.append((b"connection", b"close"))
+            headers = [*headers, (b"connection", b"close")]
         lines = [b"%b: %b\r\n" % header for header in headers]
-        body = b"" if request.method == "HEAD" else response.body
-        return b"".join([STATUS_LINE[response.status], *lines, b"\r\n", body])
+        return b"".join([STATUS_LINE[response.status], *lines, b"\r\n"])
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -33,6 +33,9 @@ def matches(wanted: str, etag: str | None) -> bool:
     opaque = etag.removeprefix("W/")
     at, found = 0, False
     while at < len(wanted):
+        if wanted[at] in ", \t":
+            at += 1
+            continue
         tag = _TAG.match(wanted, at)
         if tag is None:
             return False

@@ -8,12 +8,15 @@ from functools import lru_cache
 from waystation.pages.http.fields import Headers, joined, members, whole_number
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_MEMBER = re.compile(rf'[ \t]*({_WORD})(?:=(?:"((?:[^"\\]|\\.)*)"|({_WORD})))?[ \t]*(?:,|$)')
-_NAME = re.compile(rf"[ \t]*({_WORD})")
-_REST = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^,"])*"?[^,]*(?:,|$)')
+_MEMBER = re.compile(rf'({_WORD})(?:=(?:"((?:[^"\\]|\\.)*)"|({_WORD})))?')
+_NAME = re.compile(_WORD)
 _ITEM = r"-?\d{1,15}|\?[01]|\"[ -~]*\"|[A-Za-z*][\w:/.*-]*"
 _STRUCTURED = re.compile(rf"[ \t]*([a-z*][a-z0-9_.*-]*)(?:=({_ITEM}))?[ \t]*(?:,|$)")
 _MOST_CHARACTERS = 4_000
+_SHORT = 200
+_LISTING = ("private", "no-cache")
+"""Directives that may be about some fields only, which are named in quotes."""
+
 _WRONG = "\0"
 """The value of a directive that is not one."""
 
@@ -65,27 +68,50 @@ def directives(headers: Headers) -> Directives:
     text = joined(headers, b"cache-control")
     if text is None:
         return NOTHING
+    if len(text) <= _SHORT:
+        return _remembered(text)
     return _parsed(text) if len(text) <= _MOST_CHARACTERS else TOO_LONG
 
 
-@lru_cache(maxsize=1024)
 def _parsed(text: str) -> Directives:
     found: dict[str, list[str | None]] = {}
-    at = 0
-    while at < len(text):
-        member = _MEMBER.match(text, at)
+    for part in _members(text):
+        member = _MEMBER.fullmatch(part)
         if member is not None:
-            quoted, plain = member.group(2), member.group(3)
+            name, quoted, plain = member.groups()
             value = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            found.setdefault(member.group(1).lower(), []).append(value)
+            if name.lower() in _LISTING and value is not None and not members(quoted or ""):
+                value = _WRONG
         else:
-            member = _REST.match(text, at)
-            name = _NAME.match(text, at)
-            if name is not None:
-                found.setdefault(name.group(1).lower(), []).append(_WRONG)
-        assert member is not None
-        at = max(member.end(), at + 1)
+            start = _NAME.match(part)
+            if start is None:
+                continue
+            name, value = start.group(), _WRONG
+        found.setdefault(name.lower(), []).append(value)
     return Directives(found)
+
+
+_remembered = lru_cache(maxsize=1024)(_parsed)
+
+
+def _members(text: str) -> list[str]:
+    """The members of a list, none of them empty. A comma in quotes separates nothing."""
+    found: list[str] = []
+    start = at = 0
+    quoted = False
+    while at < len(text):
+        letter = text[at]
+        if quoted:
+            at += letter == "\\"
+            quoted = letter != '"'
+        elif letter == ",":
+            found.append(text[start:at].strip(" \t"))
+            start = at + 1
+        else:
+            quoted = letter == '"'
+        at += 1
+    found.append(text[start:].strip(" \t"))
+    return [part for part in found if part]
 
 
 def targeted(headers: Headers) -> Directives | None:
@@ -97,7 +123,6 @@ def targeted(headers: Headers) -> Directives | None:
     return _structured(text)
 
 
-@lru_cache(maxsize=256)
 def _structured(text: str) -> Directives | None:
     found: dict[str, list[str | None]] = {}
     at = 0
@@ -113,6 +138,9 @@ def _structured(text: str) -> Directives | None:
             value = _WRONG  # said not to be so: it is left out below
         elif value == "?1":
             value = None
+        elif name in _LISTING and value is not None:
+            value = value.strip('"') if value.startswith('"') else None
+            value = value if value and members(value) else None
         if value != _WRONG:
             found[name] = [value]
         at = max(member.end(), at + 1)

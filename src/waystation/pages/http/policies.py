@@ -90,12 +90,12 @@ def policy_of(
     negative = status >= 400
     strict = always or "s-maxage" in says or "must-revalidate" in says or "proxy-revalidate" in says
     cap = min(windows.fresh, windows.negative) if negative else windows.fresh
-    fresh = 0 if always else min(lifetime, cap)
+    age = _age(headers, now, delay, apparent=not unmarked)
+    fresh = 0 if always else min(lifetime, cap + age)
     swr = sie = 0
     if not strict and not negative:
         swr = _stale(says.seconds("stale-while-revalidate"), windows.swr, unmarked=unmarked)
         sie = _stale(says.seconds("stale-if-error"), windows.sie, unmarked=True)
-    age = _age(headers, now, delay, apparent=not unmarked)
     if fresh <= age and not (swr or sie or _has_validator(headers)):
         return Policy("expired")
     return Policy(
@@ -179,7 +179,7 @@ def _age(headers: Headers, now: float, delay: float, *, apparent: bool) -> int:
     """How old a response is, by its own account and by its date."""
     lines = values(headers, b"age")
     said = whole_number(lines[0].split(",")[0].strip()) if lines else None
-    age = 0.0 if said is None else said + delay
+    age = (said or 0) + delay
     date = parse_date(first(headers, b"date") or "") if apparent else None
     return int(age if date is None else max(age, now - date))
 
