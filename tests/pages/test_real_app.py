@@ -43,8 +43,9 @@ async def django(kind: str, folder: Path, prefix: str = "") -> AsyncIterator[str
 class Visitor:
     """Goes through an app with a browser's cookies, and writes down what it sees."""
 
-    def __init__(self, http: aiohttp.ClientSession, prefix: str) -> None:
+    def __init__(self, http: aiohttp.ClientSession, at: str, prefix: str) -> None:
         self._http = http
+        self._at = at
         self._prefix = prefix
         self.seen: list[tuple[str, int, str, str]] = []
         self.how: list[str] = []
@@ -58,7 +59,7 @@ class Visitor:
 
     async def _note(self, method: str, path: str, data: Any = None) -> str:
         async with self._http.request(
-            method, self._prefix + path, data=data, allow_redirects=False
+            method, self._at + path, data=data, allow_redirects=False
         ) as answer:
             text = await answer.text()
             self.how.append(answer.headers.get("Cache-Status", ""))
@@ -80,14 +81,17 @@ def _plain(text: str) -> str:
     return re.sub(r"\d\d:\d\d(:\d\d)?|\d+ minutes?", "", text)
 
 
-async def journey(url: str, prefix: str = "") -> tuple[Visitor, Visitor]:
-    """Sign in, add, rename and remove something, sign out; somebody else looks on."""
+async def journey(url: str, at: str = "", prefix: str = "") -> tuple[Visitor, Visitor]:
+    """Sign in, add, rename and remove something, sign out; somebody else looks on.
+
+    The app is found at `at`, and believes that it is at `prefix`.
+    """
     jar, other = (aiohttp.CookieJar(unsafe=True) for _ in range(2))
     async with (
         aiohttp.ClientSession(url, cookie_jar=jar) as http,
         aiohttp.ClientSession(url, cookie_jar=other) as onlooker_http,
     ):
-        visitor, onlooker = Visitor(http, prefix), Visitor(onlooker_http, prefix)
+        visitor, onlooker = (Visitor(each, at, prefix) for each in (http, onlooker_http))
         groups = "/admin/auth/group/"
         for path in ("/admin/", "/static/admin/css/base.css", "/nope", "/admin/login/"):
             await visitor.get(path)
@@ -124,13 +128,14 @@ async def test_behind_the_proxy_nothing_changes(
     tmp_path: Path, clock: ManualClock, origin: Origin
 ) -> None:
     clock.advance(time.time() - clock())
-    async with django("bare", tmp_path / "a") as bare:
-        expected = await journey(bare)
+    prefix = "/pages/shop"
+    async with django("bare", tmp_path / "a", prefix) as url:
+        expected = await journey(url, prefix=prefix)
     async with (
-        django("bare", tmp_path / "b", "/pages/shop") as url,
+        django("bare", tmp_path / "b", prefix) as url,
         press_at(clock, origin, given={"origin": url, "revalidate_seconds": 3_600}) as press,
     ):
-        found = await journey(press.server.url, "/pages/shop")
+        found = await journey(press.server.url, prefix, prefix)
     for plain, cached in zip(expected, found, strict=True):
         assert cached.seen == plain.seen
-    assert any("; hit" in how for how in found[0].how)
+    assert any("; hit" in how for how in found[1].how)

@@ -391,3 +391,87 @@ async def test_the_status_of_caches_behind_us_is_kept(local: Press) -> None:
     local.origin.say("Cache-Status: inner; hit")
     await local.get()
     assert (await local.how()).startswith("inner; hit, waystation; hit; ttl=")
+
+
+async def test_a_page_that_is_confirmed_without_a_date_is_as_new_as_the_answer(
+    local: Press,
+) -> None:
+    from tests.pages.press import Made
+
+    local.origin.say('ETag: "x"', "Cache-Control: max-age=10, must-revalidate")
+    await local.get()
+    local.clock.advance(100)
+    date = format_date(local.clock()).decode()
+    local.origin.made = Made(status=304, headers=[("ETag", '"x"'), ("Date", date)])
+    assert (await local.get()).headers["age"] == "0"
+    local.clock.advance(9)
+    assert "; hit" in await local.how()
+
+
+async def test_a_304_that_makes_a_page_vary_is_not_for_everyone(local: Press) -> None:
+    local.origin.say('ETag: "x"', "Cache-Control: max-age=10, must-revalidate")
+    await local.get(accept_language="en")
+    local.clock.advance(11)
+
+    def decide(request: Any) -> Any:
+        from tests.pages.press import Made
+
+        language = request.headers.get("Accept-Language")
+        lines = [("ETag", '"x"'), ("Vary", "Accept-Language"), ("Cache-Control", "max-age=10")]
+        if "If-None-Match" in request.headers:
+            return Made(status=304, headers=lines)
+        return Made(f"in {language}".encode(), headers=lines)
+
+    local.origin.decide = decide
+    await local.get(accept_language="en")
+    assert await local.text(accept_language="fr") == "in fr"
+
+
+async def test_an_answer_that_is_not_kept_has_the_age_that_it_came_with(local: Press) -> None:
+    local.origin.say("Cache-Control: no-store", "Age: 3000")
+    assert (await local.get()).headers["age"] == "3000"
+
+
+async def test_a_page_older_than_the_sites_window_is_used_for_as_long_as_that(
+    local: Press,
+) -> None:
+    await local.put(revalidate_seconds=60)
+    local.origin.say("Cache-Control: max-age=9999", "Age: 3000")
+    await local.get()
+    local.clock.advance(59)
+    answer = await local.get()
+    assert "; hit" in answer.headers["cache-status"]
+    assert answer.headers["age"] == "3059"
+    local.clock.advance(2)
+    assert "; hit" not in await local.how(cache_control="max-age=9999, no-cache")
+
+
+@pytest.mark.parametrize("asked", [{"method": "HEAD"}, {"range": "bytes=0-1"}])
+async def test_an_old_page_is_a_spare_for_parts_and_heads_too(
+    local: Press, asked: dict[str, str]
+) -> None:
+    await local.put(swr_seconds=0, sie_seconds=600)
+    await local.get()
+    local.clock.advance(61)
+    local.origin.fail()
+    assert (await local.get(**asked)).status in (200, 206)
+
+
+async def test_if_range_with_a_date_needs_a_date_of_change(local: Press) -> None:
+    await local.get()
+    date = (await local.get()).headers["date"]
+    assert (await local.get(range="bytes=0-1", if_range=date)).status == 200
+
+
+async def test_empty_members_of_a_list_of_tags_do_not_count(local: Press) -> None:
+    local.origin.say('ETag: "x"')
+    await local.get()
+    assert (await local.get(if_none_match=', "a",, "x" ,')).status == 304
+
+
+async def test_a_soft_purge_counts_whatever_the_clocks_say(local: Press) -> None:
+    await local.get()
+    local.clock.advance(30)
+    await local.revalidate(all=True)
+    local.clock.advance(-30)
+    assert "detail=purged" in await local.how()

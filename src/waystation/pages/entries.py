@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _AHEAD_SECONDS = 60
 _LONGEST = 10 * 365 * 86_400
-_LARGEST_FENCE = 2**53
+LARGEST_FENCE = 2**53
 _NEVER_KEPT = frozenset({206, 304})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,200}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16000}")
@@ -135,7 +135,7 @@ def _seconds(given: int | None) -> int:
 
 
 def _fence(meta: PageMeta) -> int:
-    return meta.fence if meta.fence is not None and 0 <= meta.fence < _LARGEST_FENCE else 0
+    return meta.fence if meta.fence is not None and 0 <= meta.fence < LARGEST_FENCE else 0
 
 
 def _sound_headers(pairs: Pairs) -> Headers:

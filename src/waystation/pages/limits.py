@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from waystation.clock import Clock
 
-_ALL_AT_ONCE = 512
+_ALL_AT_ONCE = 768
 _MOST_AT_ONCE = 64
-_LEAST_AT_ONCE = 8
 _WAITING = 2_000
 _WAIT_SECONDS = 10.0
 _BYTES_ON_THE_WAY = 256 * 1024 * 1024
@@ -43,7 +42,7 @@ class Busy:
 
     @asynccontextmanager
     async def turn(self, account: str) -> AsyncIterator[None]:
-        if self._there.get(account, 0) >= self._share():
+        if not self._may_go(account):
             await self._wait(account)
         self._there[account] = self._there.get(account, 0) + 1
         try:
@@ -51,9 +50,12 @@ class Busy:
         finally:
             self._left(account)
 
-    def _share(self) -> int:
-        fair = _ALL_AT_ONCE // max(1, len(self._there))
-        return max(_LEAST_AT_ONCE, min(_MOST_AT_ONCE, fair))
+    def _may_go(self, account: str) -> bool:
+        there = self._there.get(account, 0)
+        if not there:
+            return True
+        fair = _ALL_AT_ONCE // len(self._there)
+        return there < min(_MOST_AT_ONCE, fair) and sum(self._there.values()) < _ALL_AT_ONCE
 
     async def _wait(self, account: str) -> None:
         line = self._lines.setdefault(account, deque())
@@ -78,12 +80,13 @@ class Busy:
             self._there[account] = there
         else:
             del self._there[account]
-        line = self._lines.get(account)
-        while line and there < self._share():
-            place = line.popleft()
-            if not place.done():
-                place.set_result(None)
-                return
+        for waiting in (account, *self._lines):
+            line = self._lines.get(waiting)
+            while line and self._may_go(waiting):
+                place = line.popleft()
+                if not place.done():
+                    place.set_result(None)
+                    return
 
 
 class OnTheWay:

@@ -89,7 +89,7 @@ class Proxy:
             return Response(405, b"", [(b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")])
         if climbs(path):
             raise InvalidInput("path", "must not have parts that are . or ..")
-        if _hops(request.headers) >= _MOST_HOPS:
+        if _has_been_here(request.headers, site):
             return Response(508, b"", [(b"cache-control", b"no-store")])
         ask = _asked(request, site, path)
         reply = await self._answers.answer(ask, terms, self.fetch(site, ask.url, request))
@@ -243,7 +243,7 @@ def _public(url: str | None) -> Headers:
 
 
 def _forwarded(site: Site, request: Request | None) -> Headers:
-    via = b"1.1 " + NAME
+    via = _via(site)
     prefix = (b"x-forwarded-prefix", f"{PREFIX}/{site.site}".encode())
     if request is None:
         return [(b"via", via), prefix]
@@ -255,10 +255,15 @@ def _forwarded(site: Site, request: Request | None) -> Headers:
     ]
 
 
-def _hops(headers: Headers) -> int:
-    """How often a request has come through here already."""
-    via = joined(headers, b"via") or ""
-    return sum(NAME.decode() in member for member in members(via))
+def _via(site: Site) -> bytes:
+    return b"1.1 " + NAME + f" ({site.site})".encode()
+
+
+def _has_been_here(headers: Headers, site: Site) -> bool:
+    """Whether a request has come through this site already, or through too many."""
+    via = members(joined(headers, b"via") or "")
+    ours = [member for member in via if NAME.decode() in member]
+    return len(ours) >= _MOST_HOPS or _via(site).decode() in ours
 
 
 def _sandboxed(headers: Headers) -> Headers:

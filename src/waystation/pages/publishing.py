@@ -23,7 +23,7 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.pages.encodings import encoded, worth_encoding
-from waystation.pages.entries import Entry, entry_of, pairs_of
+from waystation.pages.entries import LARGEST_FENCE, Entry, entry_of, pairs_of
 from waystation.pages.http.fields import Headers
 from waystation.pages.http.policies import Policy
 from waystation.pages.places import BLOBS
@@ -196,7 +196,8 @@ class Publisher:
     async def _commit(self, lease: Lease, meta: PageMeta, actions: list[Action]) -> None:
         try:
             closing = lease.closing(set_to("ttl", (meta.ttl or 0) + KEEP_SECONDS))
-            written = _written(meta, newer(lease.fence) | ~attr("fence").is_type("N"))
+            odd = ~attr("fence").is_type("N") | (attr("fence") >= LARGEST_FENCE)
+            written = _written(meta, newer(lease.fence) | odd)
             await lease.publish(written, *actions, closing=closing)
         except TransactionCancelled as error:
             raise LeaseLost("a page was published under a later lease") from error
