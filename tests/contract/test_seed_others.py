@@ -15,7 +15,7 @@ from waystation.desk.tables import (
 )
 from waystation.errors import ConditionFailed, TransactionCancelled
 from waystation.gate.tables import CACHE_SECONDS, CacheEntry
-from waystation.pages.places import partition
+from waystation.pages.keeping.places import partition
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.store import (
     Put,

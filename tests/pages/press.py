@@ -94,7 +94,7 @@ class Origin:
 @asynccontextmanager
 async def origin_at(clock: Callable[[], float]) -> AsyncIterator[Origin]:
     origin = Origin(clock)
-    runner = web.ServerRunner(web.Server(origin.handle), shutdown_timeout=1)  # type: ignore[arg-type]
+    runner = web.ServerRunner(web.Server(origin.handle), shutdown_timeout=1)
     await runner.setup()
     listener = web.TCPSite(runner, "127.0.0.1", 0)
     await listener.start()
@@ -153,6 +153,9 @@ class Press:
         answer = await self.call("GET", f"{self.base}/entry?path={path}")
         assert answer.status == 200, answer
         return answer.json["pages"][0]
+
+    async def row(self, key: Any) -> Any:
+        return await self.store.get(key)
 
     async def settle(self) -> None:
         """Let regeneration in the background come to an end."""

@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 
 from tests.pages.press import Made, Press, origin_at, press_at
-from waystation.pages import limits
 from waystation.pages.http.directives import directives
-from waystation.pages.limits import Busy
-from waystation.pages.memory import Memory
+from waystation.pages.keeping.memory import Memory
+from waystation.pages.serving import limits
+from waystation.pages.serving.limits import Busy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ async def test_a_tenant_gets_no_pages_that_another_service_keeps_under_its_name(
     local: Press,
 ) -> None:
     """Operators share their tables with other services; a tenant may not help itself to them."""
-    from waystation.pages.places import Place
+    from waystation.pages.keeping.places import Place
     from waystation.pages.tables import PageMeta
 
     await local.service.pages.blobs.put("acme/inbox.html", b"acme's own")
@@ -167,7 +167,7 @@ async def test_a_tenant_gets_no_pages_that_another_service_keeps_under_its_name(
     )
     await tenant(local, "acme")
     assert (await local.get(site="acme")).body == b"page 1 of /p"
-    meta = await local.store.get(Place("acme", "/p").meta)
+    meta = await local.row(Place("acme", "/p").meta)
     assert meta.s3_key == "acme/inbox.html"
 
 
@@ -313,8 +313,8 @@ async def test_a_directive_of_quotes_without_end_costs_little_time() -> None:
 
 
 async def test_memory_is_shared_fairly_among_tenants() -> None:
-    from waystation.pages.entries import Held, entry_of
-    from waystation.pages.places import Place
+    from waystation.pages.keeping.entries import Held, entry_of
+    from waystation.pages.keeping.places import Place
     from waystation.pages.tables import PageMeta
 
     memory = Memory(1_000_000)

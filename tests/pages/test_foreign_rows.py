@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from waystation.pages.places import Place
+from waystation.pages.keeping.places import Place
 from waystation.pages.tables import PageLock, PageMeta, PageVariants, PageVersion
 from waystation.store import exists, remove, set_to
 
@@ -34,7 +34,11 @@ async def write(press: Press, sort: str = "META", **values: Any) -> None:
 async def foreign(press: Press, **more: Any) -> None:
     """A page as another service keeps it."""
     await press.service.pages.blobs.put("theirs.html", b"theirs")
-    given = {"s3_key": "theirs.html", "generated_at": press.store.now(), "revalidate_seconds": 60}
+    given: dict[str, Any] = {
+        "s3_key": "theirs.html",
+        "generated_at": press.store.now(),
+        "revalidate_seconds": 60,
+    }
     await write(press, **given | more)
 
 

@@ -117,7 +117,7 @@ async def test_a_page_whose_renderer_was_killed_is_generated_within_the_lease(
 ) -> None:
     """Killed for good, in the middle of it; its successor's clock says that the lease is over."""
     origin.clock = time.time
-    settings = {
+    settings: dict[str, Any] = {
         "store": f"sqlite:///{tmp_path}/w.db",
         "blobs": f"file:{tmp_path}/blobs",
         "secret_key": SECRET,

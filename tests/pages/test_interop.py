@@ -12,7 +12,7 @@ import pytest
 
 from tests.pages.press import Press, press_at
 from tests.support.parts import missing
-from waystation.pages.places import Place
+from waystation.pages.keeping.places import Place
 from waystation.pages.tables import cache
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def test_we_respect_a_lease_that_node_holds(press: Press, node: Any) -> No
     assert (await node("acquire", "node-token", now, 30))["acquired"]
     answer = await press.get()
     assert "detail=busy" in answer.headers["cache-status"]
-    assert await press.store.get(PLACE.meta) is None
+    assert await press.row(PLACE.meta) is None
     press.clock.advance(32)
     assert "stored" in await press.how()
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from waystation.pages.places import Place, partition
+from waystation.pages.keeping.places import Place, partition
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.store import open_store
 
@@ -57,7 +57,7 @@ def test_every_attribute_of_the_document_is_one_of_ours(theirs: Any, ours: Any, 
         elif roles == ["sk"]:
             assert (name, ours.key("x").sk) == (table.sk.name, sort)
         else:
-            kind = {"str": str, "int": int}[field.type.partition(" ")[0]]  # type: ignore[union-attr]
+            kind = {"str": str, "int": int}[field.type.partition(" ")[0]]
             assert isinstance(msgspec.convert(kind(7), own[name].type), kind), name
         if roles == ["ttl"]:
             assert name == table.ttl

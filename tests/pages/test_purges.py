@@ -8,7 +8,7 @@ import pytest
 
 from tests.pages.press import Press, press_at
 from tests.support.faults import Faults
-from waystation.pages.purges import PurgeBook
+from waystation.pages.keeping.purges import PurgeBook
 from waystation.store import open_store
 
 if TYPE_CHECKING:

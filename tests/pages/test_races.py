@@ -11,7 +11,7 @@ import pytest
 from tests.pages.press import Made, Press, press_at
 from tests.support.faults import Faults, system_on
 from waystation.errors import StoreUnavailable
-from waystation.pages.places import Place
+from waystation.pages.keeping.places import Place
 from waystation.pages.tables import PageLock
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ async def test_going_back_does_not_undo_what_was_published_meanwhile(press: Pres
 
 async def test_a_lease_that_is_lost_on_the_way_costs_nobody_their_answer(local: Press) -> None:
     slow = await held_up(local)
-    lock = await local.store.get(PLACE.lock)
+    lock = await local.row(PLACE.lock)
     await local.store.put(
         PageLock(pk=PLACE.pk, lease_token="theirs", lease_expires_at=lock.lease_expires_at, fence=9)
     )
@@ -180,11 +180,11 @@ async def test_a_fence_that_was_lost_is_found_again(press: Press) -> None:
     for _ in range(4):
         await press.revalidate(all=True, mode="hard")
         await press.get()
-    before = (await press.store.get(PLACE.meta)).fence
+    before = (await press.row(PLACE.meta)).fence
     await press.store.put(PageLock(pk=PLACE.pk, fence=1))
     await press.revalidate(all=True, mode="hard")
     assert "stored" in await press.how()
-    assert (await press.store.get(PLACE.meta)).fence > before
+    assert (await press.row(PLACE.meta)).fence > before
 
 
 # Trouble with what is underneath

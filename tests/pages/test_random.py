@@ -18,7 +18,7 @@ from waystation.blobs import open_blobs
 from waystation.clock import ManualClock
 from waystation.errors import BlobError, OutcomeUnknown, StoreUnavailable, WaystationError
 from waystation.pages import Page, PageCache
-from waystation.pages.places import Place
+from waystation.pages.keeping.places import Place
 from waystation.pages.tables import TABLES, PageMeta
 from waystation.store import open_store
 
@@ -84,7 +84,9 @@ class Trial:
         for action in actions:
             key = getattr(action, "key", None)
             if key is not None and key.sk == "META":
-                values = {str(c.path.parts[0]): getattr(c, "value", None) for c in action.changes}
+                values: dict[str, Any] = {
+                    str(c.path.parts[0]): getattr(c, "value", None) for c in action.changes
+                }
                 fence, blob = values["fence"].value, values["s3_key"].value
                 self.published.setdefault(key.pk, []).append((fence, blob))
 
@@ -170,7 +172,7 @@ async def recover(trial: Trial) -> None:
             page = await cache.get(key, lambda t=tenant, k=key: trial.render(t, k), tenant=tenant)  # type: ignore[misc]
             assert page.body == f"{tenant} {key} {trial.renders}".encode()
             assert "stored" in page.cache_status
-            lock = await trial.store.get(Place(tenant, key).lock)
+            lock: Any = await trial.store.get(Place(tenant, key).lock)
             assert (lock.lease_token, lock.lease_expires_at) == (None, None)
     await cache.close()
 

@@ -75,7 +75,7 @@ async def test_pages_that_a_former_owner_publishes_late_are_not_the_new_owners(
     old, terms = found
     await local.call("DELETE", SITE)
     await local.put()
-    from waystation.pages.terms import Ask
+    from waystation.pages.serving.terms import Ask
 
     ask = Ask("GET", "/p", [])
     fetch = local.service.proxy.fetch(old, "/p")

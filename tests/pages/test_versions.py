@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from waystation.pages.places import Place
+from waystation.pages.keeping.places import Place
 
 if TYPE_CHECKING:
     from tests.pages.press import Press
@@ -66,9 +66,9 @@ async def test_who_generates_the_page_meanwhile_cannot_publish_it(press: Press) 
 
 async def test_the_fence_goes_on_growing(press: Press) -> None:
     await publish(press, b"good", b"bad")
-    before = (await press.store.get(PLACE.meta)).fence
+    before = (await press.row(PLACE.meta)).fence
     await rollback(press)
-    meta, lock = await press.store.get(PLACE.meta), await press.store.get(PLACE.lock)
+    meta, lock = await press.row(PLACE.meta), await press.row(PLACE.lock)
     assert meta.fence == lock.fence > before
 
 
@@ -83,16 +83,16 @@ async def test_as_many_versions_are_kept_as_the_site_says(press: Press) -> None:
     await publish(press, b"one", b"two", b"three")
     assert (await press.entry())["versions"] == 2
     await press.service.pages.publisher.close()
-    bodies = [await press.service.pages.blobs.get(key) async for key, _ in _blobs(press)]
+    bodies: list[Any] = [await press.service.pages.blobs.get(key) async for key, _ in _blobs(press)]
     assert sorted(bodies) == [b"three", b"two"]
 
 
 async def test_the_same_page_again_changes_only_its_times(press: Press) -> None:
     await publish(press, b"same")
-    before = await press.store.get(PLACE.meta)
+    before = await press.row(PLACE.meta)
     press.clock.advance(30)
     await publish(press, b"same")
-    after = await press.store.get(PLACE.meta)
+    after = await press.row(PLACE.meta)
     assert (after.s3_key, after.versions) == (before.s3_key, before.versions)
     assert after.generated_at == before.generated_at + 30
     assert len([key async for key, _ in _blobs(press)]) == 1
@@ -125,7 +125,7 @@ async def test_pages_that_have_gone_leave_the_lists(press: Press) -> None:
 
 async def test_a_page_whose_body_is_gone_is_generated_anew(press: Press) -> None:
     await press.get()
-    meta = await press.store.get(PLACE.meta)
+    meta = await press.row(PLACE.meta)
     await press.service.pages.blobs.delete(meta.s3_key)
     press.service.pages.memory.drop(PLACE)
     answer = await press.get()

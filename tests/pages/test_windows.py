@@ -151,11 +151,11 @@ async def test_a_page_outlives_the_memory_of_a_process(press: Press) -> None:
 
 
 async def test_the_table_says_what_was_generated_and_when(press: Press) -> None:
-    from waystation.pages.places import Place
+    from waystation.pages.keeping.places import Place
 
     await press.get("/p?a=1")
-    meta = await press.store.get(Place("shop", "/p?a=1").meta)
-    lock = await press.store.get(Place("shop", "/p?a=1").lock)
+    meta = await press.row(Place("shop", "/p?a=1").meta)
+    lock = await press.row(Place("shop", "/p?a=1").lock)
     assert meta.pk.startswith("TENANT#shop#CACHE#")
     assert (meta.generated_at, meta.revalidate_seconds) == (press.store.now(), 60)
     assert await press.service.pages.blobs.get(meta.s3_key) == b"page 1 of /p?a=1"

@@ -24,7 +24,7 @@ from waystation.errors import (
     ResultUnavailable,
     StoreUnavailable,
 )
-from waystation.pages.places import partition
+from waystation.pages.keeping.places import partition
 from waystation.pages.tables import PageMeta
 from waystation.patterns import Idempotency, Leases, Run, fingerprint, idempotency
 from waystation.store import Put, Store, absent, open_store

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.faults import Faults
 from waystation.errors import LeaseLost, OutcomeUnknown, TransactionConflict
-from waystation.pages.places import partition
+from waystation.pages.keeping.places import partition
 from waystation.pages.tables import PageLock, PageMeta
 from waystation.patterns import Lease, Leases, newer
 from waystation.seam import tables_of

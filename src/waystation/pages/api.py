@@ -12,7 +12,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
 from waystation.errors import InvalidInput, NotFound
-from waystation.pages.places import MOST_URL, Place
+from waystation.pages.keeping.places import MOST_URL, Place
 from waystation.pages.site_pages import SitePages
 from waystation.pages.sites import SiteInput, tenant_of, terms_of
 from waystation.patterns import MAX_CURSOR, Listing, listing
@@ -20,8 +20,8 @@ from waystation.seam import Principal
 from waystation.times import iso
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Entry
-    from waystation.pages.purges import Kind
+    from waystation.pages.keeping.entries import Entry
+    from waystation.pages.keeping.purges import Kind
     from waystation.pages.service import Inspected
     from waystation.pages.tables import Site
 

@@ -9,18 +9,18 @@ import msgspec
 
 from waystation.errors import InvalidInput
 from waystation.pages.http.policies import Windows
-from waystation.pages.places import check_tenant
+from waystation.pages.keeping.places import check_tenant
+from waystation.pages.keeping.sweeping import Sweeper
 from waystation.pages.service import MEMORY_BYTES, Pages
-from waystation.pages.sweeping import Sweeper
-from waystation.pages.terms import Ask, Fetched, Terms
+from waystation.pages.serving.terms import Ask, Fetched, Terms
 
 if TYPE_CHECKING:
     from waystation.blobs import Blobs
-    from waystation.pages.entries import Entry, Held
     from waystation.pages.http.fields import Headers
-    from waystation.pages.purges import Kind
+    from waystation.pages.keeping.entries import Entry, Held
+    from waystation.pages.keeping.purges import Kind
     from waystation.pages.service import Mode
-    from waystation.pages.terms import Fetch, Reply
+    from waystation.pages.serving.terms import Fetch, Reply
     from waystation.store import Store
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from waystation.pages.memory import Memory
+    from waystation.pages.keeping.memory import Memory
 
 
 class PageMetrics:

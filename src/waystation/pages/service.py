@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from waystation.pages.answers import Answers
-from waystation.pages.entries import Held, entry_of
-from waystation.pages.limits import Allowance
-from waystation.pages.memory import Memory
+from waystation.pages.keeping.entries import Held, entry_of
+from waystation.pages.keeping.memory import Memory
+from waystation.pages.keeping.places import Place
+from waystation.pages.keeping.publishing import Publisher
+from waystation.pages.keeping.purges import PurgeBook
+from waystation.pages.keeping.regeneration import Regeneration
+from waystation.pages.keeping.shelf import Shelf
 from waystation.pages.metrics import PageMetrics
-from waystation.pages.places import Place
-from waystation.pages.publishing import Publisher
-from waystation.pages.purges import PurgeBook
-from waystation.pages.regeneration import Regeneration
-from waystation.pages.shelf import Shelf
+from waystation.pages.serving.answers import Answers
+from waystation.pages.serving.limits import Allowance
 from waystation.pages.tables import Listed, PageLock, PageMeta
 
 if TYPE_CHECKING:
     from waystation.blobs import Blobs
-    from waystation.pages.entries import Entry
-    from waystation.pages.purges import Kind
+    from waystation.pages.keeping.entries import Entry
+    from waystation.pages.keeping.purges import Kind
     from waystation.store import Store
 
 Mode = Literal["soft", "hard"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.pages.proxy import Proxy
+from waystation.pages.keeping.sweeping import Sweeper
 from waystation.pages.service import Pages
+from waystation.pages.serving.proxy import Proxy
+from waystation.pages.serving.warming import Warmer
 from waystation.pages.sites import Sites, tenant_of
-from waystation.pages.sweeping import Sweeper
-from waystation.pages.warming import Warmer
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Entry
+    from waystation.pages.keeping.entries import Entry
     from waystation.pages.service import Inspected
     from waystation.pages.settings import PageSettings
     from waystation.seam import Parts

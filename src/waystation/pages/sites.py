@@ -12,15 +12,15 @@ from msgspec import Meta
 from waystation.errors import ConditionFailed, Conflict, InvalidInput, NotFound
 from waystation.ids import new_id
 from waystation.pages.http.policies import Windows
-from waystation.pages.limits import TENANTS
+from waystation.pages.serving.limits import TENANTS
+from waystation.pages.serving.terms import Terms
 from waystation.pages.tables import Site
-from waystation.pages.terms import Terms
 from waystation.patterns import Newest
 from waystation.store import absent, attr, key_of
 
 if TYPE_CHECKING:
     from waystation.outbound import Guard
-    from waystation.pages.purges import PurgeBook
+    from waystation.pages.keeping.purges import PurgeBook
     from waystation.seam import Offer
     from waystation.store import Store
 

@@ -18,7 +18,7 @@ _SWEEP_SECONDS = 3_600.0
 
 
 def open_pages(parts: Parts) -> Running:
-    from waystation.pages.proxy import MAX_BODY, PREFIX
+    from waystation.pages.serving.proxy import MAX_BODY, PREFIX
     from waystation.pages.site_pages import SitePages
 
     pages = SitePages(parts, parts.settings.of(PageSettings))

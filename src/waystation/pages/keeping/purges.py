@@ -21,7 +21,7 @@ from waystation.store import Put, Update, set_to
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from waystation.pages.entries import Entry
+    from waystation.pages.keeping.entries import Entry
     from waystation.pages.tables import Marks
     from waystation.store import Store
 

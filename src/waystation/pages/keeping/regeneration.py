@@ -16,18 +16,18 @@ import msgspec
 
 from waystation.backoff import backoff
 from waystation.errors import InvalidRequest, LeaseLost, StoreError, WaystationError
-from waystation.pages.entries import Held
 from waystation.pages.http.fields import Headers
 from waystation.pages.http.policies import Policy
-from waystation.pages.publishing import Publisher, Rendered
+from waystation.pages.keeping.entries import Held
+from waystation.pages.keeping.publishing import Publisher, Rendered
 from waystation.patterns import Leases, Newest
 from waystation.store import set_to
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Entry
-    from waystation.pages.limits import Allowance
-    from waystation.pages.places import Place
-    from waystation.pages.shelf import Shelf
+    from waystation.pages.keeping.entries import Entry
+    from waystation.pages.keeping.places import Place
+    from waystation.pages.keeping.shelf import Shelf
+    from waystation.pages.serving.limits import Allowance
     from waystation.patterns import Lease
 
 log = logging.getLogger(__name__)

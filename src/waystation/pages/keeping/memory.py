@@ -6,8 +6,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Held
-    from waystation.pages.places import Place
+    from waystation.pages.keeping.entries import Held
+    from waystation.pages.keeping.places import Place
 
 _LARGEST_SHARE = 8
 _ROOM = 20

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.errors import BlobError, StoreError
-from waystation.pages import replies, uses
 from waystation.pages.http.directives import directives
 from waystation.pages.http.fields import first
 from waystation.pages.http.variants import MOST_NAMES, MOST_VARIANT, variant
-from waystation.pages.origins import Origin
-from waystation.pages.places import MOST_URL, Place
-from waystation.pages.regeneration import Job, RenderFailed, Varies
-from waystation.pages.replies import cache_status
+from waystation.pages.keeping.places import MOST_URL, Place
+from waystation.pages.keeping.regeneration import Job, RenderFailed, Varies
+from waystation.pages.serving import replies, uses
+from waystation.pages.serving.origins import Origin
+from waystation.pages.serving.replies import cache_status
+from waystation.pages.serving.terms import Reply
+from waystation.pages.serving.uses import Use
 from waystation.pages.tables import Listed, PageVariants
-from waystation.pages.terms import Reply
-from waystation.pages.uses import Use
 from waystation.patterns import Newest
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Entry, Held
+    from waystation.pages.keeping.entries import Entry, Held
+    from waystation.pages.keeping.publishing import Rendered
+    from waystation.pages.keeping.regeneration import Outcome, Regeneration, Render, Unchanged
+    from waystation.pages.keeping.shelf import Shelf
     from waystation.pages.metrics import PageMetrics
-    from waystation.pages.publishing import Rendered
-    from waystation.pages.regeneration import Outcome, Regeneration, Render, Unchanged
-    from waystation.pages.shelf import Shelf
-    from waystation.pages.terms import Ask, Fetch, Fetched, Terms
+    from waystation.pages.serving.terms import Ask, Fetch, Fetched, Terms
 
 log = logging.getLogger(__name__)
 

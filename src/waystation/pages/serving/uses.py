@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from waystation.pages.encodings import takes
 from waystation.pages.http.fields import first, has, joined, values
 from waystation.pages.http.policies import DEFAULT_STALE
+from waystation.pages.keeping.encodings import takes
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Entry, Held
     from waystation.pages.http.directives import Directives
-    from waystation.pages.terms import Ask, Terms
+    from waystation.pages.keeping.entries import Entry, Held
+    from waystation.pages.serving.terms import Ask, Terms
 
 _AHEAD = 20
 """A page that is fresh for at least so many seconds is regenerated in the last twentieth of them,

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from waystation.errors import UnreadableItem
-from waystation.pages.places import BLOBS
-from waystation.pages.shelf import SUFFIXES
+from waystation.pages.keeping.places import BLOBS
+from waystation.pages.keeping.shelf import SUFFIXES
 from waystation.pages.tables import Listed, PageMeta, PageVersion, Sweep
 from waystation.patterns import Leases
 from waystation.store import key_of

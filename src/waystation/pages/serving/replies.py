@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.pages.encodings import chosen
 from waystation.pages.http.conditions import part, same_for_range, unchanged
 from waystation.pages.http.fields import (
     Headers,
@@ -18,12 +17,13 @@ from waystation.pages.http.fields import (
     parse_date,
     values,
 )
-from waystation.pages.terms import NAME, Reply
+from waystation.pages.keeping.encodings import chosen
+from waystation.pages.serving.terms import NAME, Reply
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Entry, Held
-    from waystation.pages.publishing import Rendered
-    from waystation.pages.terms import Ask, Fetched
+    from waystation.pages.keeping.entries import Entry, Held
+    from waystation.pages.keeping.publishing import Rendered
+    from waystation.pages.serving.terms import Ask, Fetched
 
 _REVALIDATE = (b"cache-control", b"max-age=0, must-revalidate")
 """For pages whose origin says nothing: browsers ask each time, so that a purge reaches them."""

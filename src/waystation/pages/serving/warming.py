@@ -10,13 +10,13 @@ from xml.parsers import expat
 import msgspec
 
 from waystation.errors import InvalidInput
+from waystation.pages.serving.terms import Ask
+from waystation.pages.serving.urls import page_url, site_url
 from waystation.pages.sites import terms_of
-from waystation.pages.terms import Ask
-from waystation.pages.urls import page_url, site_url
 
 if TYPE_CHECKING:
-    from waystation.pages.answers import Answers
-    from waystation.pages.proxy import Proxy
+    from waystation.pages.serving.answers import Answers
+    from waystation.pages.serving.proxy import Proxy
     from waystation.pages.tables import Site
 
 AT_ONCE = 8

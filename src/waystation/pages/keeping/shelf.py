@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.errors import UnreadableItem
-from waystation.pages.entries import Entry, Held, entry_of
 from waystation.pages.http.variants import MOST_NAMES, is_header
+from waystation.pages.keeping.entries import Entry, Held, entry_of
 from waystation.patterns import Newest
 
 if TYPE_CHECKING:
     from waystation.blobs import Blobs
-    from waystation.pages.memory import Memory
-    from waystation.pages.places import Place
-    from waystation.pages.purges import PurgeBook
+    from waystation.pages.keeping.memory import Memory
+    from waystation.pages.keeping.places import Place
+    from waystation.pages.keeping.purges import PurgeBook
     from waystation.pages.tables import PageVariants
     from waystation.store import Store
 

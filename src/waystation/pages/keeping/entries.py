@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.pages.encodings import PREFERRED
 from waystation.pages.http.fields import Headers, end_to_end, first, parse_date
-from waystation.pages.places import Place
-from waystation.pages.purges import CLEAR, Verdict
+from waystation.pages.keeping.encodings import PREFERRED
+from waystation.pages.keeping.places import Place
+from waystation.pages.keeping.purges import CLEAR, Verdict
 
 if TYPE_CHECKING:
     from waystation.pages.tables import PageMeta, Pairs

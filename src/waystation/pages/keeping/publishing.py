@@ -22,20 +22,20 @@ from waystation.errors import (
     TransactionConflict,
     WaystationError,
 )
-from waystation.pages.encodings import encoded, worth_encoding
-from waystation.pages.entries import LARGEST_FENCE, Entry, entry_of, pairs_of
 from waystation.pages.http.fields import Headers
 from waystation.pages.http.policies import Policy
-from waystation.pages.places import BLOBS
-from waystation.pages.shelf import SUFFIXES
+from waystation.pages.keeping.encodings import encoded, worth_encoding
+from waystation.pages.keeping.entries import LARGEST_FENCE, Entry, entry_of, pairs_of
+from waystation.pages.keeping.places import BLOBS
+from waystation.pages.keeping.shelf import SUFFIXES
 from waystation.pages.tables import Listed, PageMeta, PageVersion
 from waystation.patterns import newer
 from waystation.store import Delete, Put, Update, attr, exists, remove, set_to
 
 if TYPE_CHECKING:
-    from waystation.pages.entries import Held
-    from waystation.pages.places import Place
-    from waystation.pages.shelf import Shelf
+    from waystation.pages.keeping.entries import Held
+    from waystation.pages.keeping.places import Place
+    from waystation.pages.keeping.shelf import Shelf
     from waystation.patterns import Lease
     from waystation.store import Action, Condition, Edit
 

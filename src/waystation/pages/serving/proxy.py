@@ -9,21 +9,21 @@ from urllib.parse import quote, urlsplit
 
 from waystation.errors import InvalidInput, NotFound, Overloaded
 from waystation.pages.http.fields import Headers, end_to_end, joined, members, values
-from waystation.pages.limits import Busy, OnTheWay
-from waystation.pages.places import MOST_URL
+from waystation.pages.keeping.places import MOST_URL
+from waystation.pages.serving.limits import Busy, OnTheWay
+from waystation.pages.serving.terms import NAME, Ask, Fetched
+from waystation.pages.serving.urls import climbs, here, page_url, site_url
 from waystation.pages.sites import UNKEYED
-from waystation.pages.terms import NAME, Ask, Fetched
-from waystation.pages.urls import climbs, here, page_url, site_url
 from waystation.seam import Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from waystation.outbound import Outbound
-    from waystation.pages.answers import Answers
+    from waystation.pages.serving.answers import Answers
+    from waystation.pages.serving.terms import Fetch
     from waystation.pages.sites import Sites
     from waystation.pages.tables import Site
-    from waystation.pages.terms import Fetch
 
 PREFIX = "/pages"
 MAX_BODY = 1024 * 1024

@@ -16,17 +16,17 @@ from urllib.parse import quote
 from waystation.errors import InvalidInput
 from waystation.pages.http.fields import Headers, end_to_end, first
 from waystation.pages.http.policies import policy_of
-from waystation.pages.places import MOST_URL
-from waystation.pages.replies import cache_status, problem
-from waystation.pages.terms import Ask, Fetched
-from waystation.pages.urls import page_url, site_url
+from waystation.pages.keeping.places import MOST_URL
+from waystation.pages.serving.replies import cache_status, problem
+from waystation.pages.serving.terms import Ask, Fetched
+from waystation.pages.serving.urls import page_url, site_url
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
     from waystation.clock import Clock
     from waystation.pages.library import PageCache
-    from waystation.pages.terms import Reply, Terms
+    from waystation.pages.serving.terms import Reply, Terms
 
     Message = MutableMapping[str, Any]
     Scope = MutableMapping[str, Any]

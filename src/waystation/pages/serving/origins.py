@@ -17,14 +17,14 @@ from waystation.pages.http.fields import (
 )
 from waystation.pages.http.policies import Policy, policy_of
 from waystation.pages.http.variants import MOST_NAMES, varies_by
-from waystation.pages.publishing import Rendered
-from waystation.pages.regeneration import RenderFailed, Unchanged, Varies
-from waystation.pages.uses import is_of
+from waystation.pages.keeping.publishing import Rendered
+from waystation.pages.keeping.regeneration import RenderFailed, Unchanged, Varies
+from waystation.pages.serving.uses import is_of
 
 if TYPE_CHECKING:
     from waystation.clock import Clock
-    from waystation.pages.entries import Entry
-    from waystation.pages.terms import Ask, Fetch, Fetched, Terms
+    from waystation.pages.keeping.entries import Entry
+    from waystation.pages.serving.terms import Ask, Fetch, Fetched, Terms
 
 MOST_TAGS = 100
 MOST_TAG = 200

@@ -1,0 +1,1 @@
+"""Where pages are kept: rows, bodies and memory, leases and purges."""

@@ -1,0 +1,1 @@
+"""How requests for pages are answered: from the cache, or by the origin."""
