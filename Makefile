@@ -27,6 +27,7 @@ bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.relay
 	$(BIN)/python -m benchmarks.gate
 	$(BIN)/python -m benchmarks.inbox
+	$(BIN)/python -m benchmarks.pages
 
 setup: .venv/test.stamp
 

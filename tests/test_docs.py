@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SERVERS = ("waystation serve", "python -u -m http.server")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -58,12 +59,12 @@ def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -
     A line of three dots stands for any lines, and … within a line for any text.
     """
     with ExitStack() as running:
-        port = str(free_port())
+        port, other = str(free_port()), str(free_port())
         for block in blocks(page, "console"):
-            shown = block.replace("8080", port)
+            shown = block.replace("8080", port).replace("8099", other)
             for part in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]:
                 command, _, expected = part.partition("\n")
-                if command.startswith("waystation serve"):
+                if command.startswith(SERVERS):
                     printed = running.enter_context(served(command, tmp_path, expected, port))
                 else:
                     printed = ran(command, tmp_path)

@@ -82,6 +82,9 @@ class Held(msgspec.Struct):
     gone: bool = False
     """Whether its body is gone, so that it has to be generated anew."""
 
+    prepared: dict[str, Headers] = msgspec.field(default_factory=dict)
+    """The headers that it is sent with in each encoding."""
+
     def size(self) -> int:
         entry = self.entry
         texts = len(entry.place.url) + len(entry.place.variant) + sum(map(len, entry.tags))

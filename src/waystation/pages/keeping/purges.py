@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from waystation.pages.keeping.entries import Entry
     from waystation.pages.tables import Marks
-    from waystation.store import Store
+    from waystation.store import Key, Store
 
 Kind = Literal["all", "prefix", "path", "url", "tag"]
 
@@ -75,7 +76,7 @@ class PurgeBook:
 
     async def _read(self, scope: str) -> Purges:
         begun = asyncio.get_running_loop().time()
-        state = await self._store.get(Purges.key(scope)) or Purges(scope=scope)
+        state = await self._store.get(_key(scope)) or Purges(scope=scope)
         if self.state_seconds:
             self._states[scope] = (begun, state)
         return state
@@ -149,6 +150,11 @@ class PurgeBook:
             set_to(f"{name}_at", now),
             set_to("ttl", int(now) + PURGE_SECONDS),
         )
+
+
+@lru_cache(maxsize=1024)
+def _key(scope: str) -> Key[Purges]:
+    return Purges.key(scope)
 
 
 def _judged(entry: Entry, found: Iterable[Marks]) -> Verdict:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from waystation.errors import InvalidInput, NotFound, Overloaded
-from waystation.pages.http.fields import Headers, end_to_end, joined, members, values
+from waystation.pages.http.fields import Headers, end_to_end, has, joined, members, values
 from waystation.pages.keeping.places import MOST_URL
 from waystation.pages.serving.limits import Busy, OnTheWay
 from waystation.pages.serving.terms import NAME, Ask, Fetched
@@ -261,6 +261,8 @@ def _via(site: Site) -> bytes:
 
 def _has_been_here(headers: Headers, site: Site) -> bool:
     """Whether a request has come through this site already, or through too many."""
+    if not has(headers, b"via"):
+        return False
     via = members(joined(headers, b"via") or "")
     ours = [member for member in via if NAME.decode() in member]
     return len(ours) >= _MOST_HOPS or _via(site).decode() in ours

@@ -77,7 +77,10 @@ def from_held(
     """A page that is kept, as it is asked for."""
     entry = held.entry
     age = max(0, int(now) - entry.generated_at)
-    headers = [*_prepared(entry, encoding, status), (b"age", b"%d" % age)]
+    prepared = held.prepared.get(encoding)
+    if prepared is None:
+        prepared = held.prepared[encoding] = _prepared(entry, encoding)
+    headers = [*_with_status(prepared, status), (b"age", b"%d" % age)]
     if entry.status != 200:
         return Reply(entry.status, headers, body)
     if unchanged(ask.headers, entry.etag, entry.modified):
@@ -126,8 +129,8 @@ def _whole_or_part(
     return Reply(206, [*headers, (b"content-range", shown)], body[start:end])
 
 
-def _prepared(entry: Entry, encoding: str, status: tuple[bytes, bytes]) -> Headers:
-    headers = [pair for pair in entry.headers if pair[0] not in (b"etag", b"cache-status")]
+def _prepared(entry: Entry, encoding: str) -> Headers:
+    headers = [pair for pair in entry.headers if pair[0] != b"etag"]
     if entry.etag is not None:
         headers.append((b"etag", _tag(entry.etag, encoding)))
     if encoding:
@@ -138,14 +141,14 @@ def _prepared(entry: Entry, encoding: str, status: tuple[bytes, bytes]) -> Heade
         headers.append(_REVALIDATE)
     if entry.status == 200 and not encoding and not has(headers, b"accept-ranges"):
         headers.append((b"accept-ranges", b"bytes"))
-    return _with_status([*headers, *(p for p in entry.headers if p[0] == b"cache-status")], status)
+    return headers
 
 
 def _with_status(headers: Headers, status: tuple[bytes, bytes]) -> Headers:
     """Headers with our own line after those of the caches behind us."""
-    earlier = values(headers, b"cache-status")
-    if not earlier:
+    if not has(headers, b"cache-status"):
         return [*headers, status]
+    earlier = values(headers, b"cache-status")
     kept = [pair for pair in headers if pair[0] != b"cache-status"]
     return [
         *kept,
