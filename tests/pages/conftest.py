@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.pages.press import origin_at, press_at
+from tests.support.wipe import emptied
 from waystation.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.pages.press import Origin, Press
 
@@ -23,19 +24,32 @@ def clock() -> ManualClock:
     return ManualClock(float(int(time.time())))
 
 
+@pytest.fixture(scope="session")
+def shared_env() -> str:
+    """The environment whose tables all tests of a worker use, one after the other."""
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
 @pytest.fixture(params=["sqlite", "dynamodb"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def engine(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shared_env: str
+) -> Iterator[dict[str, Any]]:
     """The settings of an engine."""
     if request.param == "sqlite":
-        return {}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", request.getfixturevalue("dynamodb_url"))
-    return {
-        "store": "dynamodb://eu-west-1",
-        "queue": "sqs://eu-west-1",
-        "aws_endpoint_url": request.getfixturevalue("moto_url"),
-        "env": f"t{uuid.uuid4().hex[:8]}",
-        "allow_networks": ["127.0.0.0/8"],
-    }
+        yield {}
+        return
+    url = request.getfixturevalue("dynamodb_url")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", url)
+    try:
+        yield {
+            "store": "dynamodb://eu-west-1",
+            "queue": "sqs://eu-west-1",
+            "aws_endpoint_url": request.getfixturevalue("moto_url"),
+            "env": shared_env,
+            "allow_networks": ["127.0.0.0/8"],
+        }
+    finally:
+        emptied(url, shared_env)
 
 
 @pytest.fixture

@@ -117,11 +117,15 @@ async def test_a_public_suite_of_tests_for_caches(
         suite_origin(tmp_path) as url,
         press_at(real, origin, given={**given, "origin": url}) as press,
     ):
-        results = await suite_results(f"{press.server.url}/pages/shop")
-    judged = {name: kind for name, kind in (await kinds()).items() if kind != "check"}
-    assert len(judged) > 200
-    failed = {name for name in judged if results.get(name) is not True}
-    assert failed <= EXPECTED, {name: results.get(name) for name in failed - EXPECTED}
+        judged = {name for name, kind in (await kinds()).items() if kind != "check"}
+        assert len(judged) > 200
+        failed = judged - EXPECTED
+        for _ in range(3):  # it counts seconds, and a busy machine may miss one
+            results = await suite_results(f"{press.server.url}/pages/shop")
+            failed = {name for name in failed if results.get(name) is not True}
+            if not failed:
+                break
+    assert not failed, {name: results.get(name) for name in failed}
 
 
 PAGES: list[tuple[str, list[str], dict[str, str]]] = [
