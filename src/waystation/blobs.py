@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_KEY = 900
 MAX_BYTES = 256 * 1024 * 1024
+_MOST_KNOWN = 10_000
 _ASK_AGAIN = timedelta(minutes=5)
 
 
@@ -31,6 +32,8 @@ class Blobs:
         """`directory` is where a local store keeps its files, which then are synced to the disk."""
         self._store = store
         self._directory = directory
+        self._known: set[Path] = set()
+        """Directories that outlast a power cut."""
 
     async def put(self, key: str, data: bytes, *, replace: bool = True) -> bool:
         """Write a blob; with `replace=False` say whether it was new, and leave an old one alone."""
@@ -42,12 +45,23 @@ class Blobs:
                 self._store, key, data, mode="overwrite" if replace else "create"
             )
             if self._directory is not None:
-                await asyncio.to_thread(_sync, self._directory, self._directory / key)
+                await asyncio.to_thread(self._synced, self._directory, self._directory / key)
         except AlreadyExistsError:
             return False
         except (BaseError, OSError) as error:
             raise BlobError(f"{key} could not be written: {error}") from error
         return True
+
+    def _synced(self, top: Path, file: Path) -> None:
+        """Make a file and the directories that lead to it outlast a power cut."""
+        _sync(file)
+        _sync(file.parent)
+        place = file.parent
+        while place != top and place not in self._known:
+            _sync(place.parent)
+            if len(self._known) < _MOST_KNOWN:
+                self._known.add(place)
+            place = place.parent
 
     async def get(self, key: str) -> bytes | None:
         _check_key(key)
@@ -93,18 +107,12 @@ def open_blobs(url: str, *, endpoint_url: str | None = None) -> Blobs:
         raise InvalidRequest(f"{url!r} is not an object store: {error}", field="blobs") from error
 
 
-def _sync(top: Path, file: Path) -> None:
-    """Make a file and the directories that lead to it outlast a power cut."""
-    place = file
-    while True:
-        handle = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        if place == top:
-            return
-        place = place.parent
+def _sync(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _s3(url: str, endpoint_url: str | None) -> S3Store:

@@ -22,10 +22,12 @@ def open_pages(parts: Parts) -> Running:
     from waystation.pages.site_pages import SitePages
 
     pages = SitePages(parts, parts.settings.of(PageSettings))
+    proxy = pages.proxy
+    at_once = proxy.at_once if parts.store.near else None
     return Running(
         routers=_routers,
         provide={"pages": pages},
-        doors=[Door(PREFIX, pages.proxy.door(), MAX_BODY, pages=True)],
+        doors=[Door(PREFIX, proxy.handle, MAX_BODY, pages=True, at_once=at_once)],
         jobs={"pages sweep": every(_SWEEP_SECONDS, pages.sweeper.sweep)},
         tend=pages.sweeper.sweep,
         close=pages.close,

@@ -49,6 +49,8 @@ class Door(msgspec.Struct, frozen=True):
     max_body: int = 0
     programs: bool = False
     pages: bool = False
+    at_once: Callable[[Request], Response | None] | None = None
+    """Answers what can be answered without waiting for anything; None is for `handle` to answer."""
 
     @property
     def segment(self) -> str:

@@ -98,7 +98,7 @@ class Front:
         """A door's answer. `read` gets the request's body if it has none yet."""
         begun = time.perf_counter()
         request.id, length = _id_and_length(request.headers)
-        common = [] if door.pages else _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
+        common = _common(door)
         try:
             if length > door.max_body:
                 raise BodyTooLarge  # noqa: TRY301 - as when it turns out later
@@ -116,6 +116,20 @@ class Front:
         if not door.programs and not door.pages:
             _log(request.method, request.path, response.status, seconds, request.id, None)
         shown = _with_common(response.headers, common, request.id)
+        return Response(response.status, response.body, shown, response.sent)
+
+    def at_once(self, door: Door, request: Request) -> Response | None:
+        """A door's answer, if it has one without waiting for anything."""
+        if door.at_once is None:
+            return None
+        begun = time.perf_counter()
+        response = door.at_once(request)
+        if response is None:
+            return None
+        request.id, _ = _id_and_length(request.headers)
+        seconds = time.perf_counter() - begun
+        self._metrics.requests.observe(request.method, door.prefix, response.status, seconds)
+        shown = _with_common(response.headers, _common(door), request.id)
         return Response(response.status, response.body, shown, response.sent)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,6 +155,12 @@ class Front:
             self._metrics.requests.observe(scope["method"], route, status, seconds)
             account = scope.get("account")
             _log(scope["method"], scope["path"], status, seconds, scope["request_id"], account)
+
+
+def _common(door: Door) -> Headers:
+    if door.pages:
+        return []
+    return _FOR_PROGRAMS if door.programs else _FOR_BROWSERS
 
 
 def _log(

@@ -338,10 +338,29 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         version = self.parser.get_http_version()
         exchange = _Exchange(keep_alive=version != "1.0" and self.parser.should_keep_alive())
+        if self._answer_at_once(door, request, exchange):
+            return
         self.cycle = exchange  # type: ignore[assignment]
         task = self.loop.create_task(self._exchange(door, request, exchange))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
+
+    def _answer_at_once(self, door: Door, request: Request, exchange: _Exchange) -> bool:
+        """Answer without a task, where nothing has to be waited for."""
+        if door.at_once is None or self.flow.write_paused or not exchange.keep_alive:
+            return False
+        front: Any = self.app
+        response = front.at_once(door, request)
+        if response is None:
+            return False
+        if len(response.body) > _WRITE_PIECE or response.sent is not None:
+            raise RuntimeError("a large answer cannot be written at once")
+        head = self._head(request, response, exchange)
+        self.transport.write(head + body_for(request.method, response))
+        exchange.response_complete = True
+        self.cycle = exchange  # type: ignore[assignment]
+        self.on_response_complete()
+        return True
 
     async def _exchange(self, door: Door, request: Request, exchange: _Exchange) -> None:
         try:

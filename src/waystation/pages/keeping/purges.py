@@ -32,6 +32,7 @@ PURGE_SECONDS = 400 * 86_400
 """Longer than any page lives."""
 
 _STATE_SECONDS = 1.0
+_NEAR_SECONDS = 0.01
 _MOST_STATES = 10_000
 _MOST_PREFIXES = 100
 _SKEW_SECONDS = 1
@@ -56,15 +57,14 @@ CLEAR = Verdict()
 class PurgeBook:
     """What was purged, of every cache in a store.
 
-    A purge that was acknowledged counts in every process: where reads are near, each looks before
-    it uses a page; elsewhere none relies on what it read for longer than a second, and whoever
-    purges waits for so long.
+    A purge that was acknowledged counts in every process: none relies on what it read for longer
+    than a second, or a hundredth of one where reads are near, and whoever purges waits for so long.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._states: Newest[str, tuple[float, Purges]] = Newest(_MOST_STATES)
-        self.state_seconds = 0.0 if store.near else _STATE_SECONDS
+        self.state_seconds = _NEAR_SECONDS if store.near else _STATE_SECONDS
 
     async def state(self, scope: str, *, now: bool = False) -> Purges:
         """How many purges a cache has had."""

@@ -26,6 +26,7 @@ from waystation.pages.tables import Listed, PageVariants
 from waystation.patterns import Newest
 
 if TYPE_CHECKING:
+    from waystation.pages.http.fields import Headers
     from waystation.pages.keeping.entries import Entry, Held
     from waystation.pages.keeping.publishing import Rendered
     from waystation.pages.keeping.regeneration import Outcome, Regeneration, Render, Unchanged
@@ -95,6 +96,20 @@ class Answers:
             status = cache_status(fwd="miss", status=given.status, detail="vary")
             return self._counted(replies.from_rendered(given, status), "pass", "vary")
         return await self._pass(visit, Use("pass", "bypass", "storage"))
+
+    async def hit(self, ask: Ask, terms: Terms) -> Reply | None:
+        """A page that is in memory and fresh; None for everything else, and nothing is done."""
+        visit = Visit(ask, terms, _nothing, _primary(ask, terms))
+        _, names, held = await self._kept(visit)
+        if held is None or len(ask.url) > MOST_URL:
+            return None
+        use = uses.use_of(ask, visit.says, terms, held, names, self._clock())
+        encoding = replies.encoding_for(held.entry, ask)
+        if use.step != "fresh":
+            return None
+        if encoding not in held.bodies and not replies.is_unchanged(held.entry, ask):
+            return None
+        return await self._served(ask, held, use)
 
     async def _kept(self, visit: Visit) -> tuple[Place, frozenset[str], Held | None]:
         """Where the page is, which request headers it depends on, and the page if it is kept."""
@@ -334,6 +349,10 @@ class Answers:
     def _counted(self, reply: Reply, result: str, reason: str) -> Reply:
         self._metrics.answers.labels(result, reason).inc()
         return reply
+
+
+async def _nothing(method: str, headers: Headers, body: bytes) -> Fetched:
+    raise AssertionError("a hit asks nobody")
 
 
 def _primary(ask: Ask, terms: Terms) -> Place:
