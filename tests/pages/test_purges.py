@@ -107,7 +107,9 @@ async def test_where_reads_are_far_a_purge_is_over_when_nobody_can_rely_on_older
     clock: ManualClock,
 ) -> None:
     async with await open_store("sqlite://:memory:", [_pages()], clock=clock) as store:
-        one, other = PurgeBook(store), PurgeBook(store)
+        far: Any = Faults(store)
+        far.near = False
+        one, other = PurgeBook(far), PurgeBook(far)
         for book in (one, other):
             book.state_seconds = 0.2
         assert (await other.state("shop")).seq == 0

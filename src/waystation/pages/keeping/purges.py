@@ -113,8 +113,9 @@ class PurgeBook:
         """Let pages not count any more: to be generated anew before they are used again, if it is
         to be hard, and else while the old ones are. The number of the purge.
 
-        It is over when the purge counts everywhere, or with `settle=False` here only. After the
-        `last` one there is no cache any more to count the purges of.
+        It is over when the purge counts everywhere; with `settle=False`, and where reads are not
+        near, when it counts here. After the `last` one there is no cache any more to count the
+        purges of.
         """
         for _ in range(_TRIES):
             state = await self._read(scope)
@@ -134,7 +135,7 @@ class PurgeBook:
                 await asyncio.sleep(random.random() / 50)  # noqa: S311 - others purge as well
                 continue
             self._states.pop(scope, None)
-            if settle and self.state_seconds:
+            if settle or self._store.near:
                 await asyncio.sleep(self.state_seconds)
             return state.seq
         raise Overloaded("too many purge this cache at once", retry_after=1.0)

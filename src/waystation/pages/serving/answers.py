@@ -107,9 +107,12 @@ class Answers:
         encoding = replies.encoding_for(held.entry, ask)
         if use.step != "fresh":
             return None
-        if encoding not in held.bodies and not replies.is_unchanged(held.entry, ask):
-            return None
-        return await self._served(ask, held, use)
+        body = None
+        if not replies.is_unchanged(held.entry, ask):
+            body = held.bodies.get(encoding)
+            if body is None:
+                return None
+        return self._from_held(ask, held, use, encoding, body)
 
     async def _kept(self, visit: Visit) -> tuple[Place, frozenset[str], Held | None]:
         """Where the page is, which request headers it depends on, and the page if it is kept."""
@@ -170,18 +173,16 @@ class Answers:
 
     async def _served(self, ask: Ask, held: Held, use: Use) -> Reply | None:
         """A page that is kept, if its body still is."""
-        entry = held.entry
-        encoding, body = replies.encoding_for(entry, ask), b""
-        if not replies.is_unchanged(entry, ask):
-            known = held.bodies.get(encoding)
-            if known is not None:
-                body = known
-            else:
-                found = await self._shelf.body(held, encoding)
-                if found is None:
-                    return None
-                encoding, body = found
-        now = self._clock()
+        encoding = replies.encoding_for(held.entry, ask)
+        if replies.is_unchanged(held.entry, ask):
+            return self._from_held(ask, held, use, encoding, None)
+        found = await self._shelf.body(held, encoding)
+        return None if found is None else self._from_held(ask, held, use, *found)
+
+    def _from_held(
+        self, ask: Ask, held: Held, use: Use, encoding: str, body: bytes | None
+    ) -> Reply:
+        entry, now = held.entry, self._clock()
         left = entry.generated_at + entry.revalidate_seconds - int(now)
         status = cache_status(hit=True, ttl=left, detail=use.detail)
         (self._metrics.hit if use.detail is None else self._metrics.stale).inc()
@@ -214,9 +215,11 @@ class Answers:
         """What came of a regeneration, for who asked for it or waited for it."""
         held = outcome.held
         if held is not None and not (outcome.shared and not self._is_theirs(visit, held, origin)):
-            found = await self._shelf.body(held, replies.encoding_for(held.entry, visit.ask))
+            encoding = replies.encoding_for(held.entry, visit.ask)
+            found = await self._shelf.body(held, encoding)
             if found is not None:
                 encoding, body = found
+                known = replies.is_unchanged(held.entry, visit.ask)
                 status = cache_status(
                     fwd=use.fwd,
                     status=origin.status,
@@ -226,7 +229,8 @@ class Answers:
                 )
                 self._metrics.answers.labels("miss", use.detail or use.fwd).inc()
                 now = self._clock()
-                return replies.from_held(held, body, encoding, visit.ask, now, status)
+                shown = None if known else body
+                return replies.from_held(held, shown, encoding, visit.ask, now, status)
         if outcome.rendered is None or outcome.shared:
             # Somebody else's answer, which was not for everyone.
             return await self._pass(visit, Use("pass", use.fwd, outcome.reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -186,12 +187,17 @@ class Proxy:
         )
 
 
+@lru_cache(maxsize=1024)
+def _misleads(name: bytes) -> bool:
+    return _MISLEADING.fullmatch(name) is not None
+
+
 def _asked(request: Request, site: Site, path: str) -> Ask:
     headers = [pair for pair in end_to_end(request.headers) if pair[0] not in _OURS]
     query = request.query.decode("latin-1")
     url = f"{path}?{query}" if query else path
     if request.method in ("GET", "HEAD"):
-        headers = [pair for pair in headers if not _MISLEADING.fullmatch(pair[0])]
+        headers = [pair for pair in headers if not _misleads(pair[0])]
         if site.ignore_cookies:
             headers = [pair for pair in headers if pair[0] != b"cookie"]
         if len(url) <= MOST_URL:

@@ -72,19 +72,28 @@ def encoding_for(entry: Entry, ask: Ask) -> str:
 
 
 def from_held(
-    held: Held, body: bytes, encoding: str, ask: Ask, now: float, status: tuple[bytes, bytes]
+    held: Held,
+    body: bytes | None,
+    encoding: str,
+    ask: Ask,
+    now: float,
+    status: tuple[bytes, bytes],
 ) -> Reply:
-    """A page that is kept, as it is asked for."""
+    """A page that is kept, as it is asked for. Without a body it says that the client has it."""
     entry = held.entry
-    age = max(0, int(now) - entry.generated_at)
-    prepared = held.prepared.get(encoding)
+    age = (b"age", b"%d" % max(0, int(now) - entry.generated_at))
+    kind = encoding if body is not None else f"304 {encoding}"
+    prepared = held.prepared.get(kind)
     if prepared is None:
-        prepared = held.prepared[encoding] = _prepared(entry, encoding)
-    headers = [*_with_status(prepared, status), (b"age", b"%d" % age)]
+        prepared = _prepared(entry, encoding)
+        if body is None:
+            prepared = [pair for pair in prepared if pair[0] in _IN_304]
+        held.prepared[kind] = prepared
+    headers = [*_with_status(prepared, status), age]
+    if body is None:
+        return Reply(304, headers)
     if entry.status != 200:
         return Reply(entry.status, headers, body)
-    if unchanged(ask.headers, entry.etag, entry.modified):
-        return Reply(304, [pair for pair in headers if pair[0] in _IN_304 or pair[0] == b"age"])
     modified = parse_date(first(entry.headers, b"last-modified") or "")
     return _whole_or_part(ask, headers, body, entry.etag, modified)
 
