@@ -70,6 +70,19 @@ async def test_a_page_of_the_app_is_cached(clock: ManualClock) -> None:
         assert await got(http) == await got(http) == (200, "GET /p 1")
 
 
+async def test_the_app_is_asked_for_a_plain_body(clock: ManualClock) -> None:
+    """It is kept, and goes to clients who take other encodings."""
+    asked: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(dict(scope["headers"])[b"accept-encoding"])
+        await App()(scope, receive, send)
+
+    async with fronted(app, clock) as http:
+        await got(http, headers={"Accept-Encoding": "gzip"})
+    assert asked == [b"identity"]
+
+
 async def test_what_changes_a_page_reaches_the_app_and_purges_it(clock: ManualClock) -> None:
     app = App()
     async with fronted(app, clock) as http:

@@ -12,7 +12,7 @@ from tests.pages.press import Made, Press, press_at
 from tests.support.faults import Faults, system_on
 from waystation.errors import StoreUnavailable
 from waystation.pages.keeping.places import Place
-from waystation.pages.tables import PageLock
+from waystation.pages.tables import PageLock, PageMeta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -96,8 +96,11 @@ async def test_who_needs_a_page_now_is_not_put_off_with_an_old_one(
         assert (await waiting).body in (b"page 2 of /p", b"page 3 of /p")
 
 
-async def test_going_back_does_not_undo_what_was_published_meanwhile(press: Press) -> None:
-    await press.put(versions=2)
+@pytest.mark.parametrize("versions", [2, 3])
+async def test_going_back_does_not_undo_what_was_published_meanwhile(
+    press: Press, versions: int
+) -> None:
+    await press.put(versions=versions)
     for body in (b"one", b"two"):
         press.origin.say(body=body)
         await press.revalidate(all=True, mode="hard")
@@ -133,6 +136,25 @@ async def test_a_lease_that_is_lost_on_the_way_costs_nobody_their_answer(local: 
     answer = await slow
     assert (answer.status, answer.body) == (200, b"page 1 of /p")
     assert "detail=lost" in answer.headers["cache-status"]
+
+
+async def test_what_was_published_under_a_later_lease_stays(press: Press) -> None:
+    """Whoever wrote it, and whatever the lease's row says."""
+    slow = await held_up(press)
+    await press.service.pages.blobs.put("later.html", b"later")
+    later = PageMeta(
+        pk=PLACE.pk,
+        s3_key="later.html",
+        generated_at=press.store.now(),
+        revalidate_seconds=60,
+        fence=99,
+    )
+    await press.store.put(later)
+    let_go(press)
+    assert "detail=lost" in (await slow).headers["cache-status"]
+    assert (await press.row(PLACE.meta)).fence == 99
+    press.service.pages.memory.drop(PLACE)
+    assert await press.text() == "later"
 
 
 async def test_what_changes_a_page_counts_for_those_who_generate_it_elsewhere(

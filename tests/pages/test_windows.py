@@ -85,13 +85,14 @@ async def test_after_the_error_window_the_error_is_shown(local: Press) -> None:
     assert (answer.status, answer.body) == (503, b"out of order")
 
 
-async def test_an_error_never_takes_the_place_of_a_good_page(local: Press) -> None:
+@pytest.mark.parametrize("status", [500, 501, 507])
+async def test_an_error_never_takes_the_place_of_a_good_page(local: Press, status: int) -> None:
     await local.put(swr_seconds=0, sie_seconds=0)
     local.origin.say("Cache-Control: max-age=10")
     await local.get()
     local.clock.advance(11)
-    local.origin.say("Cache-Control: max-age=600", body=b"broken", status=500)
-    assert (await local.get()).status == 500
+    local.origin.say("Cache-Control: max-age=600", body=b"broken", status=status)
+    assert (await local.get()).status == status
     assert (await local.entry())["status"] == 200
 
 
