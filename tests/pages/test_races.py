@@ -100,24 +100,22 @@ async def test_who_needs_a_page_now_is_not_put_off_with_an_old_one(
 async def test_going_back_does_not_undo_what_was_published_meanwhile(
     press: Press, versions: int
 ) -> None:
+    """By one who has had the lease since before."""
     await press.put(versions=versions)
     for body in (b"one", b"two"):
         press.origin.say(body=body)
         await press.revalidate(all=True, mode="hard")
         await press.get()
-    publisher = press.service.pages.publisher
+    await press.revalidate(all=True, mode="hard")
+    press.origin.say(body=b"three")
+    slow = await held_up(press)
     store: Any = Faults(press.store)
-    publisher._store = store
-    first = True
+    press.service.pages.publisher._store = store
 
     async def transact(call: Any, *actions: Any, **named: Any) -> Any:
-        nonlocal first
-        if first:
-            first = False
-            store.around.clear()
-            press.origin.say(body=b"three")
-            await press.revalidate(all=True, mode="hard")
-            await press.get()
+        store.around.clear()
+        let_go(press)
+        await slow
         return await call(*actions, **named)
 
     store.around["transact"] = transact
