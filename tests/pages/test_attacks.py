@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -16,8 +17,6 @@ from waystation.pages.serving import limits
 from waystation.pages.serving.limits import Busy
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.pages.press import Origin
     from waystation.clock import ManualClock
 
@@ -286,6 +285,42 @@ async def test_large_pages_are_sent_to_so_many_slow_readers_and_no_more(
     async with asyncio.timeout(5):
         while (await local.get()).status != 200:
             await asyncio.sleep(0.05)
+
+
+async def test_who_sends_many_requests_at_once_and_never_reads_takes_little_memory(
+    local: Press,
+) -> None:
+    """Hits, too, are answered as their client reads."""
+    local.origin.say("Content-Type: image/png", "Cache-Control: max-age=60", body=b"x" * 200_000)
+    await local.get()
+    before = _megabytes()
+    host, port = local.server.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /pages/shop/p HTTP/1.1\r\nHost: x\r\n\r\n" * 2_000)
+    for _ in range(20):
+        assert (await local.get()).status == 200  # others are served meanwhile
+    assert _megabytes() - before < 60
+    writer.close()
+
+
+def _megabytes() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+
+async def test_requests_in_one_packet_are_answered_in_order(local: Press) -> None:
+    for n in range(3):
+        await local.get(f"/{n}")
+    host, port = local.server.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    asked = [n % 3 for n in range(60)]
+    for n in asked:
+        writer.write(f"GET /pages/shop/{n} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    got = b""
+    while got.count(b" of /") < len(asked):
+        got += await reader.read(65_536)
+    writer.close()
+    assert [int(part[:1]) for part in got.split(b" of /")[1:]] == asked
 
 
 async def test_a_large_page_arrives_whole(local: Press) -> None:

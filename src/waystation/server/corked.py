@@ -25,6 +25,11 @@ class Corked:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was written in this turn of the loop."""
+        return bool(self._parts)
+
     def flush(self) -> None:
         parts, self._parts = self._parts, []
         if parts and not self._transport.is_closing():

@@ -346,8 +346,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.tasks.add(task)
 
     def _answer_at_once(self, door: Door, request: Request, exchange: _Exchange) -> bool:
-        """Answer without a task, where nothing has to be waited for."""
-        if door.at_once is None or self.flow.write_paused or not exchange.keep_alive:
+        """Answer without a task, where nothing has to be waited for: one request in each turn of
+        the loop. Whoever sends many in one packet waits with everybody else."""
+        if door.at_once is None or self._cork.pending:
+            return False
+        if self.flow.write_paused or not exchange.keep_alive:
             return False
         front: Any = self.app
         response = front.at_once(door, request)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from waystation.errors import InvalidInput, NotFound, Overloaded, WaystationError
+from waystation.errors import InvalidInput, NotFound, Overloaded
 from waystation.pages.http.fields import Headers, end_to_end, has, joined, members, values
 from waystation.pages.keeping.places import MOST_URL
 from waystation.pages.serving.limits import Busy, OnTheWay
@@ -18,6 +18,8 @@ from waystation.pages.sites import UNKEYED
 from waystation.seam import Request, Response
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from waystation.outbound import Outbound
     from waystation.pages.serving.answers import Answers
     from waystation.pages.serving.terms import Fetch
@@ -82,7 +84,7 @@ class Proxy:
         except StopIteration as found:
             response: Response | None = found.value
             return response
-        except WaystationError:
+        except Exception:  # noqa: BLE001 - it will show again on the whole way, which reports it
             return None
         looking.close()
         return None
@@ -205,9 +207,9 @@ def _asked(request: Request, site: Site, path: str) -> Ask:
     return Ask(request.method, url, headers, request.body)
 
 
-def _received(items: object, method: str) -> Headers:
+def _received(items: Iterable[tuple[str, str]], method: str) -> Headers:
     found: Headers = []
-    for name, value in items:  # type: ignore[attr-defined]
+    for name, value in items:
         lowered = name.lower().encode("latin-1", "replace")
         if lowered == b"content-length" and method != "HEAD":
             continue
