@@ -42,7 +42,7 @@ async def test_pages_are_listed(local: Press, capsys: pytest.CaptureFixture[str]
 async def test_pages_are_purged(local: Press, capsys: pytest.CaptureFixture[str]) -> None:
     await local.get()
     code, out = await run(local, capsys, "revalidate", "shop", "--path", "/p", "--dry-run")
-    assert (code, out) == (0, "path /p is about 1 pages\n/p\n")
+    assert (code, out) == (0, "path /p is about 1 page\n/p\n")
     code, out = await run(local, capsys, "revalidate", "shop", "--all", "--hard")
     assert (code, out) == (0, "purged all\n")
     assert "detail=purged" in await local.how()

@@ -33,11 +33,27 @@ async def together(press: Press, count: int = HERD) -> list[Any]:
         return await asyncio.gather(*(one() for _ in range(count)))
 
 
+def gathering(press: Press, count: int) -> asyncio.Event:
+    """Set when so many wait for a page to be generated."""
+    regeneration: Any = press.service.pages.regeneration
+    run, here, all_here = regeneration.run, 0, asyncio.Event()
+
+    async def counted(*given: Any) -> Any:
+        nonlocal here
+        here += 1
+        if here == count:
+            all_here.set()
+        return await run(*given)
+
+    regeneration.run = counted
+    return all_here
+
+
 async def test_a_thousand_who_want_a_new_page_have_it_generated_once(press: Press) -> None:
     press.origin.gate = asyncio.Event()
+    all_here = gathering(press, HERD)
     herd = asyncio.create_task(together(press))
-    await press.origin.arrived.wait()
-    await asyncio.sleep(0.3)  # the rest arrive
+    await all_here.wait()
     press.origin.gate.set()
     answers = await herd
     assert {(status, body) for status, body, _ in answers} == {(200, b"page 1 of /p")}
@@ -61,9 +77,10 @@ async def test_two_processes_generate_a_page_once(
     where = {"store": f"sqlite:///{tmp_path}/w.db", "blobs": f"file:{tmp_path}/blobs"}
     async with press_at(clock, origin, **where) as one, press_at(clock, origin, **where) as other:
         origin.gate = asyncio.Event()
+        all_here = [gathering(each, 50) for each in (one, other)]
         herd = asyncio.gather(together(one, 50), together(other, 50))
-        await origin.arrived.wait()
-        await asyncio.sleep(0.2)  # the other process finds the lease taken
+        for each in all_here:
+            await each.wait()
         origin.gate.set()
         answers = [answer for part in await herd for answer in part]
         assert {body for _, body, _ in answers} == {b"page 1 of /p"}
@@ -90,9 +107,9 @@ async def test_who_cannot_wait_for_the_lease_gets_a_page_that_is_not_kept(
 async def test_what_is_not_for_everyone_is_not_shared_with_those_who_waited(local: Press) -> None:
     local.origin.say("Cache-Control: private")
     local.origin.gate = asyncio.Event()
+    all_here = gathering(local, 20)
     herd = asyncio.create_task(together(local, 20))
-    await local.origin.arrived.wait()
-    await asyncio.sleep(0.2)
+    await all_here.wait()
     local.origin.gate.set()
     bodies = {body for _, body, _ in await herd}
     assert len(bodies) == 20

@@ -109,8 +109,12 @@ async def _revalidate(call: Call) -> None:
         call.show(done, f"purged {target}")
         return
     more = "" if done["complete"] else " at least"
-    lines = [f"{target} is about{more} {done['matched']} pages", *done["urls"]]
+    lines = [f"{target} is about{more} {_pages(done['matched'])}", *done["urls"]]
     call.show(done, "\n".join(lines))
+
+
+def _pages(count: int) -> str:
+    return "1 page" if count == 1 else f"{count} pages"
 
 
 async def _rollback(call: Call) -> None:
@@ -137,7 +141,7 @@ async def _warm(call: Call) -> int:
             warmed += done["warmed"]
             failed += done["failed"]
             print(f"{warmed} warm, {len(waiting)} to go", file=sys.stderr, flush=True)
-    lines = [f"{warmed} pages are warm"]
+    lines = [f"{_pages(warmed)} {'is' if warmed == 1 else 'are'} warm"]
     lines += [f"{each['path']}: {each['reason']}" for each in failed]
     call.show({"warmed": warmed, "failed": failed}, "\n".join(lines))
     return 1 if failed else 0
