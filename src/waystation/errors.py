@@ -20,6 +20,7 @@ WaystationError
 │       └── OutcomeUnknown      the write may or may not have happened
 ├── QueueError
 │   ├── MessageLost             the message is no longer ours: another worker may have it
+│   ├── TryLater                a handler's word: not now; `retry_after` says when
 │   └── QueueUnavailable        the queue cannot answer; repeating it may help
 ├── BlobError                   the object store could not do what was asked
 ├── LeaseLost                   somebody else may hold the lease now
@@ -184,6 +185,14 @@ class QueueError(WaystationError):
 
 class MessageLost(QueueError):
     """The message's visibility ran out: another worker may have it."""
+
+
+class TryLater(QueueError):
+    """What a handler raises to have its message again, `retry_after` seconds from now."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class QueueUnavailable(QueueError):

@@ -2,5 +2,6 @@
 
 from waystation.outbound.client import Outbound, Reply
 from waystation.outbound.guard import MAX_URL, AddressRefused, Guard
+from waystation.outbound.waits import seconds_asked
 
-__all__ = ["MAX_URL", "AddressRefused", "Guard", "Outbound", "Reply"]
+__all__ = ["MAX_URL", "AddressRefused", "Guard", "Outbound", "Reply", "seconds_asked"]

@@ -33,7 +33,8 @@ _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", 
 class Reply(msgspec.Struct, frozen=True):
     """What became of a request. `status` is 0 when there was no answer.
 
-    `whole` says that all of the body was read: it was neither too large nor too slow.
+    `whole` says that all of the body was read: it was neither too large nor too slow. `sent` is
+    False when it is certain that nothing has reached the other side.
     """
 
     status: int = 0
@@ -42,6 +43,7 @@ class Reply(msgspec.Struct, frozen=True):
     error: str | None = None
     headers: Mapping[str, str] = {}
     whole: bool = True
+    sent: bool = True
 
     @property
     def ok(self) -> bool:
@@ -103,7 +105,7 @@ class Outbound:
         says no. With `exact` the URL is sent as it is written.
         """
         begun = time.perf_counter()
-        status, content, whole, error = 0, b"", False, None
+        status, content, whole, error, sent = 0, b"", False, None, True
         reply_headers: Mapping[str, str] = {}
         given = {n: v for n, v in (headers or {}).items() if n.lower() not in _OURS}
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
@@ -118,12 +120,14 @@ class Outbound:
             ) as response:
                 status, reply_headers = response.status, response.headers
                 content, whole = await _beginning(response, most, body_seconds, grow)
-        except TimeoutError:
+        except TimeoutError as failure:
             error = None if status else f"no answer within {seconds:g} seconds"
+            sent = not isinstance(failure, aiohttp.ConnectionTimeoutError)
         except (aiohttp.ClientError, OSError, ValueError) as failure:
             error = None if status else _explained(failure)
+            sent = not isinstance(failure, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
         elapsed = int((time.perf_counter() - begun) * 1000)
-        return Reply(status, content, elapsed, error, reply_headers, whole)
+        return Reply(status, content, elapsed, error, reply_headers, whole, sent)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

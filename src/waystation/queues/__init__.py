@@ -1,6 +1,6 @@
 """Durable queues: at least once, groups in strict order, on SQLite or on SQS."""
 
-from waystation.errors import MessageLost, QueueError, QueueUnavailable
+from waystation.errors import MessageLost, QueueError, QueueUnavailable, TryLater
 from waystation.queues.base import (
     RETENTION_SECONDS,
     DeadLetter,
@@ -27,6 +27,7 @@ __all__ = [
     "QueueSpec",
     "QueueUnavailable",
     "Queues",
+    "TryLater",
     "open_queues",
     "parked",
 ]

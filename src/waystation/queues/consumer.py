@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from waystation.backoff import backoff
-from waystation.errors import MessageLost, WaystationError
-from waystation.queues.base import MAX_RECEIVE
+from waystation.errors import MessageLost, TryLater, WaystationError
+from waystation.queues.base import MAX_RECEIVE, MAX_VISIBILITY
 
 if TYPE_CHECKING:
     from waystation.queues.base import Message, Queue
@@ -26,8 +26,9 @@ class Consumer:
     """Hands messages to a handler.
 
     A message is acknowledged when its handler returns, and given back when it raises, to be
-    tried again later and later. While the handler works, the message is kept from others; if
-    that fails, the handler is cancelled, because another worker may have the message.
+    tried again later and later, or when its TryLater says. While the handler works, the message
+    is kept from others; if that fails, the handler is cancelled, because another worker may have
+    the message.
     """
 
     def __init__(
@@ -107,6 +108,10 @@ class Consumer:
                 raise
             else:  # the handler itself awaited something that was cancelled
                 await self._failed(message, keeping)
+        except TryLater as error:
+            log.warning("message %s of %s waits: %s", message.id, self.queue.spec.name, error)
+            keeping.cancel()
+            await self._give_back(message, min(error.retry_after, MAX_VISIBILITY))
         except Exception:  # noqa: BLE001 - whatever it is, the message comes again
             await self._failed(message, keeping)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -11,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInput
+from waystation.outbound import seconds_asked
 
 SCHEDULE = (30, 120, 900, 3_600, 14_400, 43_200, 86_400)
 """Seconds before attempts 2 to 8."""
@@ -92,14 +92,3 @@ def next_delay(
 def remaining(delays: tuple[int, ...], attempts: int) -> float:
     """Seconds that all further attempts may take, on schedule."""
     return sum(delays[attempts:]) * (1 + _JITTER)
-
-
-def seconds_asked(header: str | None, now: float) -> float:
-    """What a Retry-After header asks for: seconds or a date; 0 for anything else."""
-    text = (header or "").strip()[:100]
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return 0.0

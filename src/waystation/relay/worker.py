@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from waystation.errors import TooManyRequests, WaystationError
 from waystation.ids import nanoid
+from waystation.outbound import seconds_asked
 from waystation.patterns import RESCUE_MS, Limit, SharedLimiter, TimedWork, guarded
 from waystation.relay.adoption import MARK, Adoption
 from waystation.relay.alerts import Alerts
 from waystation.relay.dispatch import CLAIM_MS
 from waystation.relay.lanes import stored_limit
 from waystation.relay.replays import Replays
-from waystation.relay.retries import seconds_asked
 from waystation.relay.service import EventRef
 from waystation.relay.tables import Connection, Delivery, Event
 from waystation.store import Put, attr, key_of

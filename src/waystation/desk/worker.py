@@ -1,0 +1,341 @@
+"""The worker: claims an event, decides once, acts, and closes it with the conversation's new state.
+
+Messages of a conversation come one at a time and in order. A crash between any two steps leaves a
+claim that runs out and, where something was to be done outside, the plan: the next worker goes on
+from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from waystation.backoff import backoff
+from waystation.desk.acting.carrying import DRY_RUN, FAILED, SUCCESS
+from waystation.desk.acting.plans import Plan
+from waystation.desk.receiving.sealing import Parcel, unseal
+from waystation.desk.tables import (
+    PROCESSED,
+    PROCESSING,
+    UNUSABLE,
+    ConversationState,
+    EventRecord,
+    StateVersion,
+)
+from waystation.errors import (
+    ConditionFailed,
+    LeaseLost,
+    OutcomeUnknown,
+    SettingsError,
+    TransactionCancelled,
+    TryLater,
+    WaystationError,
+)
+from waystation.ids import nanoid
+from waystation.patterns import Leases
+from waystation.store import Update, add, attr, exists, remove, set_or_remove, set_to
+from waystation.times import iso
+
+if TYPE_CHECKING:
+    from waystation.desk.acting.carrying import Carrier
+    from waystation.desk.acting.planning import Planner
+    from waystation.desk.acting.plans import Action, StateChange
+    from waystation.desk.metrics import DeskMetrics
+    from waystation.desk.receiving.envelopes import Envelope
+    from waystation.desk.switches import SwitchBoard, SwitchState
+    from waystation.patterns import Lease, Vault
+    from waystation.queues import Message
+    from waystation.store import Action as Write
+    from waystation.store import Condition, Edit, Store
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60
+_LONGEST = 840.0
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 300.0
+_TRIES = 5
+
+
+class Worker:
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        switches: SwitchBoard,
+        planner: Planner,
+        carrier: Carrier,
+        metrics: DeskMetrics,
+        *,
+        event_days: int,
+        state_days: int,
+        known_intents: set[str],
+    ) -> None:
+        self._store = store
+        self._vault = vault
+        self._switches = switches
+        self._planner = planner
+        self._carrier = carrier
+        self._metrics = metrics
+        self._event_days = event_days
+        self._state_days = state_days
+        self._known_intents = known_intents
+        self._leases = Leases(store, seconds=LEASE_SECONDS, longest=_LONGEST)
+
+    async def handle(self, message: Message) -> None:
+        """Deal with a queued event. Whatever goes wrong, it comes again, later and later, and what
+        is said about it has nothing of the event's content."""
+        wait = backoff(message.receives, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
+        try:
+            parcel = message.decode(Parcel)
+            envelope = unseal(self._vault, parcel)
+        except (msgspec.MsgspecError, SettingsError, ValueError) as error:
+            raise TryLater(
+                f"it cannot be opened: {type(error).__name__}", retry_after=wait
+            ) from None
+        try:
+            await self._process(envelope)
+        except TryLater as later:
+            self._metrics.processed.labels("postponed").inc()
+            raise TryLater(str(later), retry_after=max(wait, later.retry_after)) from None
+        except Exception as error:  # noqa: BLE001 - whatever it is, the event comes again
+            self._metrics.processed.labels("failed").inc()
+            raise TryLater(_named(error), retry_after=wait) from None
+
+    async def _process(self, envelope: Envelope) -> None:
+        switches = await self._switches.current()
+        lease = await self._claim(envelope, switches)
+        if lease is None:
+            self._metrics.processed.labels("duplicate").inc()
+            return
+        worker = asyncio.current_task()
+        assert worker is not None
+        async with lease.kept(worker):
+            try:
+                await self._work(envelope, switches, lease)
+            except asyncio.CancelledError:
+                if lease.lost.is_set() and worker.uncancel() == 0:
+                    raise TryLater("another worker has taken over", retry_after=1.0) from None
+                await asyncio.shield(lease.release())
+                raise
+            except LeaseLost:
+                raise TryLater("another worker has taken over", retry_after=1.0) from None
+            except Exception as error:
+                await self._let_go(lease, error)
+                raise
+        self._metrics.processed.labels("processed").inc()
+
+    # The claim
+
+    async def _claim(self, envelope: Envelope, switches: SwitchState) -> Lease | None:
+        """The lease on an event that is yet to be dealt with; None when it has been."""
+        now = self._store.clock()
+        record = EventRecord(
+            event_id=envelope.event_id,
+            created_at=iso(now),
+            last_processed_at=iso(now),
+            received_at=envelope.received_at,
+            expires_at=self._expiry(self._event_days),
+            status=PROCESSING,
+            mode="route_only",
+            conversation_id=envelope.conversation_id,
+            safe_mode=switches.safe_mode,
+            automation_enabled=switches.automation_enabled,
+            source_message_id=envelope.message_id,
+            payload_sha256=envelope.payload_sha256,
+            payload_bytes=envelope.payload_bytes,
+        )
+        token = nanoid(21)
+        try:
+            return await self._leases.create(record, token)
+        except OutcomeUnknown:
+            pass
+        except ConditionFailed as failed:
+            if failed.item is None or failed.item.status != PROCESSING:
+                return None
+        try:
+            return await self._leases.claim(
+                EventRecord.key(envelope.event_id), when=attr("status") == PROCESSING, token=token
+            )
+        except ConditionFailed as failed:
+            if failed.item is None or failed.item.status != PROCESSING:
+                return None
+            ends = failed.item.lease_expires_at or 0
+            wait = max(1.0, ends + self._leases.skew - self._store.clock())
+            raise TryLater("another worker has it", retry_after=wait) from None
+
+    async def _let_go(self, lease: Lease, error: Exception) -> None:
+        """Let the next worker have it at once, and say what went wrong."""
+        lease.ended = True
+        what = str(error) if isinstance(error, TryLater) else _named(error)
+        giving_up = lease.closing(add("failures", 1), set_to("last_error", what[:200]))
+        try:
+            await self._store.update(giving_up.key, *giving_up.changes, when=giving_up.when)
+        except WaystationError as failure:
+            log.warning("the claim will have to run out: %s", type(failure).__name__)
+        if not isinstance(error, TryLater):
+            log.error("an event failed: %s", _named(error))
+
+    # The work
+
+    async def _work(self, envelope: Envelope, switches: SwitchState, lease: Lease) -> None:
+        plan = self._saved(lease)
+        if plan is None:
+            state = await self._state(envelope.conversation_id)
+            plan = await self._planner.plan(envelope, state, switches)
+            if plan.intent is not None:
+                known = plan.intent if plan.intent in self._known_intents else "other"
+                self._metrics.decisions.labels(known).inc()
+            if plan.steps:
+                await self._save(envelope, plan, state, lease)
+        results: dict[str, str] = {}
+        for action in plan.steps:
+            results[action.key] = await self._carrier.do(envelope, plan, action, lease)
+        await self._finish(envelope, plan, results, lease)
+
+    def _saved(self, lease: Lease) -> Plan | None:
+        row = lease.row
+        if not isinstance(row, EventRecord) or row.plan is None:
+            return None
+        opened = self._vault.open(row.plan, _plan_context(row.event_id))
+        return msgspec.json.decode(opened, type=Plan)
+
+    async def _state(self, conversation_id: str) -> ConversationState | None:
+        key = ConversationState.key(conversation_id)
+        state = await self._store.get(key)
+        if state is not None and state.version == UNUSABLE:
+            await self._store.update(
+                StateVersion.key(conversation_id), set_to("version", 0), when=exists()
+            )
+            state = await self._store.get(key)
+        return state
+
+    async def _save(
+        self, envelope: Envelope, plan: Plan, state: ConversationState | None, lease: Lease
+    ) -> None:
+        """Write the plan down before any of it is done. A reply counts towards the conversation's
+        limit from now on, even if this event is never finished."""
+        sealed = self._vault.seal(msgspec.json.encode(plan), _plan_context(envelope.event_id))
+        if plan.reply() is None:
+            await lease.refresh(set_to("plan", sealed))
+            return
+        now = self._store.clock()
+        reserved = Update(
+            ConversationState.key(envelope.conversation_id),
+            set_or_remove("auto_replies", plan.replied.auto_replies),
+            set_to("updated_at", iso(now)),
+            set_to("expires_at", self._expiry(self._state_days)),
+            when=_unchanged(state),
+        )
+        try:
+            await self._store.transact(
+                reserved, Update(lease.key, set_to("plan", sealed), when=lease.owned())
+            )
+        except TransactionCancelled as error:
+            if error.reasons[-1] is not None:
+                raise LeaseLost("another worker has taken over") from None
+            raise TryLater("the conversation was changed meanwhile", retry_after=0.5) from None
+
+    async def _finish(
+        self, envelope: Envelope, plan: Plan, results: dict[str, str], lease: Lease
+    ) -> None:
+        """Write the state, what is only recorded, and the end of the event, together."""
+        reply = plan.reply()
+        spoken = reply is not None and not results.get(reply.key, SUCCESS).startswith(FAILED)
+        change = plan.replied if spoken else plan.silent
+        local = [action for action in plan.actions if action.key not in results]
+        for _ in range(_TRIES):
+            state = await self._state(envelope.conversation_id)
+            recorded = [
+                self._carrier.records(envelope, plan, action, _local_result(action))
+                for action in local
+            ]
+            writes = [write for some in recorded for write in some]
+            try:
+                await lease.publish(
+                    self._state_update(envelope, change, state),
+                    *writes,
+                    closing=lease.closing(*self._closing(plan)),
+                )
+            except TransactionCancelled as error:
+                local = await self._still_open(local, error)
+                continue
+            for action in local:
+                self._carrier.count(action, _local_result(action))
+            return
+        raise TryLater("the conversation is changed by others all the time", retry_after=1.0)
+
+    async def _still_open(self, local: list[Action], error: TransactionCancelled) -> list[Action]:
+        """What is left to record when another service has done something of it."""
+        if error.reasons[0] is not None:
+            return local  # the state has changed
+        found = await self._store.batch_get([EventRecord.key(action.key) for action in local])
+        return [action for action, there in zip(local, found, strict=True) if there is None]
+
+    def _closing(self, plan: Plan) -> list[Edit]:
+        return [
+            set_to("status", PROCESSED),
+            set_to("last_processed_at", iso(self._store.clock())),
+            set_to("expires_at", self._expiry(self._event_days)),
+            set_to("mode", plan.mode),
+            set_to("safe_mode", plan.safe_mode),
+            set_to("automation_enabled", plan.automation_enabled),
+            set_or_remove("intent", plan.intent),
+            remove("plan"),
+        ]
+
+    def _state_update(
+        self, envelope: Envelope, change: StateChange, state: ConversationState | None
+    ) -> Write:
+        now = iso(self._store.clock())
+        flags = {*change.risk_flags, *((state.risk_flags if state else None) or ())}
+        fields = {
+            "last_processed_at": now,
+            "last_processed_message_id": change.last_processed_message_id,
+            "last_routed_team": change.last_routed_team,
+            "last_routing_confidence": change.last_routing_confidence,
+            "last_intent": change.last_intent,
+            "risk_flags": flags or None,
+            "pending_flow": change.pending_flow,
+            "last_auto_reply": change.last_auto_reply,
+            "auto_replies": change.auto_replies,
+            "last_order": change.last_order,
+            "channel": change.channel,
+            "agent_replied_at": change.agent_replied_at,
+            "closed": change.closed,
+        }
+        return Update(
+            ConversationState.key(envelope.conversation_id),
+            set_to("updated_at", now),
+            set_to("expires_at", self._expiry(self._state_days)),
+            *(set_or_remove(name, value) for name, value in fields.items()),
+            when=_unchanged(state),
+        )
+
+    def _expiry(self, days: int) -> int:
+        return self._store.now() + days * 86_400
+
+
+def _unchanged(state: ConversationState | None) -> Condition:
+    version = attr("version")
+    if state is None or not state.version:
+        return version.absent() | (version == 0)
+    return version == state.version
+
+
+def _local_result(action: Action) -> str:
+    return SUCCESS if action.call == "none" else DRY_RUN
+
+
+def _plan_context(event_id: str) -> str:
+    return f"desk plan {event_id}"
+
+
+def _named(error: BaseException) -> str:
+    """An error by its kind and its place: its text may have the customer's in it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"
