@@ -1,6 +1,7 @@
 """The way out: nothing else opens sockets to the outside.
 
-Redirects are answers like any other. Of a body no more is read than was asked for.
+Redirects are answers like any other. Of a body no more is read than was asked for. Nothing but GET
+and HEAD is sent again when a connection turns out to be closed: the other side may have acted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _BODY_SECONDS = 5.0
 _MOST_SOCKETS = 1_000
 _MOST_READ = 64 * 1024
 _MOST_INTERIM = 10
+_HARMLESS = frozenset({"GET", "HEAD"})
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
 """Headers that say where a request ends and who gets it: no caller has a say in them."""
 
@@ -85,6 +87,7 @@ class Outbound:
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self._session: aiohttp.ClientSession | None = None
+        self._once: aiohttp.ClientSession | None = None
 
     async def request(
         self,
@@ -110,7 +113,7 @@ class Outbound:
         given = {n: v for n, v in (headers or {}).items() if n.lower() not in _OURS}
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
         try:
-            async with self._opened().request(
+            async with self._opened(method).request(
                 method,
                 URL(url, encoded=True),
                 data=body,
@@ -129,29 +132,31 @@ class Outbound:
         elapsed = int((time.perf_counter() - begun) * 1000)
         return Reply(status, content, elapsed, error, reply_headers, whole, sent)
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _opened(self, method: str) -> aiohttp.ClientSession:
+        if self._session is None or self._once is None:
             connector = aiohttp.TCPConnector(
                 limit=_MOST_SOCKETS, socket_factory=self.guard.socket, keepalive_timeout=15
             )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                headers={
-                    "user-agent": "Waystation",
-                    "accept": "*/*",
-                    "accept-encoding": "identity",
-                },
-                trust_env=False,
-                response_class=_Response,
-            )
-        return self._session
+            self._session, self._once = _session(connector), _session(connector)
+            self._once._retry_connection = False  # aiohttp repeats PUT and DELETE by itself
+        return self._session if method in _HARMLESS else self._once
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._session, self._once):
+            if session is not None:
+                await session.close()
+        self._session = self._once = None
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        headers={"user-agent": "Waystation", "accept": "*/*", "accept-encoding": "identity"},
+        trust_env=False,
+        response_class=_Response,
+    )
 
 
 async def _beginning(

@@ -113,7 +113,7 @@ class Carrier:
         return AuditAction(
             conversation_id=envelope.conversation_id,
             timestamp=iso(now),
-            action_id=secret_hash(action.key)[:16],
+            action_id=f"{action.place:02d}{secret_hash(action.key)[:14]}",  # in order, in a moment
             action_type=action.type,
             action_payload_redacted=msgspec.json.encode(action.payload).decode()[:_MOST_PAYLOAD],
             idempotency_key=action.key,

@@ -265,6 +265,8 @@ class Planner:
         replied: StateChange,
         silent: StateChange,
     ) -> Plan:
+        for place, action in enumerate(actions):
+            action.place = place
         automatic = decision is not None and bool(decision.reply or decision.reply_text)
         allowed = switches.automation_enabled and not switches.safe_mode
         return Plan(

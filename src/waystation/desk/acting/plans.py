@@ -34,9 +34,10 @@ _CHANGING = (
 
 class Action(msgspec.Struct, kw_only=True):
     """One thing to do. `call` is what is asked of whom, `value` a team's id, a tag or a text, and
-    `payload` what the audit shows of it."""
+    `payload` what the audit shows of it. `place` is its place in the plan."""
 
     key: str
+    place: int = 0
     type: ActionType
     call: Call = "none"
     value: str = ""

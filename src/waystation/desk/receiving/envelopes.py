@@ -245,7 +245,8 @@ def _newest(payload: dict[str, Any]) -> str:
             for message in messages[-_MOST_MESSAGES:]
             if isinstance(message, dict) and _author(message, "") == "customer"
         ]
-        for message in sorted(of_customers[::-1], key=_moment, reverse=True):
+        of_customers.sort(key=_moment)
+        for message in reversed(of_customers):
             if found := next(_strings(message, ("text", "body", "plain_body", "content")), None):
                 return found
     return ""

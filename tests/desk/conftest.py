@@ -1,0 +1,74 @@
+"""Desks on both engines, with and without a vendor."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.desk.counter import desk_at
+from tests.desk.richpanel_server import vendor_server
+from tests.support import moto_server
+from waystation.clock import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.desk.counter import Counter
+    from tests.desk.richpanel_server import Vendor
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Starts at the real time, because DynamoDB removes what has really expired."""
+    return ManualClock(float(int(time.time())))
+
+
+@pytest.fixture(params=["sqlite", "dynamodb"])
+def engine(
+    request: pytest.FixtureRequest, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """The settings of an engine."""
+    if request.param == "sqlite":
+        return {}
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", request.getfixturevalue("dynamodb_url"))
+    moto_url = request.getfixturevalue("moto_url")
+    moto_server.follow(clock, monkeypatch)
+    return {
+        "store": "dynamodb://eu-west-1",
+        "queue": "sqs://eu-west-1",
+        "aws_endpoint_url": moto_url,
+        "env": f"t{uuid.uuid4().hex[:8]}",
+        "allow_networks": ["127.0.0.0/8"],
+    }
+
+
+@pytest.fixture
+async def vendor() -> AsyncIterator[Vendor]:
+    async with vendor_server() as running:
+        yield running
+
+
+@pytest.fixture
+async def counter(
+    clock: ManualClock, vendor: Vendor, engine: dict[str, Any]
+) -> AsyncIterator[Counter]:
+    """A desk that acts, on each engine."""
+    async with desk_at(clock, vendor, **engine) as running:
+        yield running
+
+
+@pytest.fixture
+async def local(clock: ManualClock, vendor: Vendor) -> AsyncIterator[Counter]:
+    """A desk in memory that acts, for what no engine has a part in."""
+    async with desk_at(clock, vendor) as running:
+        yield running
+
+
+@pytest.fixture
+async def dry(clock: ManualClock) -> AsyncIterator[Counter]:
+    """A desk as it comes: it records what it would do."""
+    async with desk_at(clock) as running:
+        yield running
