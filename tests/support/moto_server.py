@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pytest
 
 
+_POLL_SECONDS = 0.02
+
+
 @contextmanager
 def running() -> Iterator[str]:
     """The endpoint of a fresh server."""
@@ -41,12 +44,18 @@ def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_receive_at_a_time() -> None:
-    """Its receives are not safe in threads: two could get one message."""
+    """Its receives are not safe in threads: two could get one message. Those that wait for one do
+    not keep others from theirs."""
     lock = threading.Lock()
     receive = moto.sqs.models.SQSBackend.receive_message
 
-    def alone(*arguments: Any, **named: Any) -> Any:
-        with lock:
-            return receive(*arguments, **named)
+    def alone(self: Any, name: str, count: int, wait: int, *rest: Any, **named: Any) -> Any:
+        ends = time.monotonic() + wait
+        while True:
+            with lock:
+                found = receive(self, name, count, 0, *rest, **named)
+            if found or time.monotonic() >= ends:
+                return found
+            time.sleep(_POLL_SECONDS)
 
     moto.sqs.models.SQSBackend.receive_message = alone  # type: ignore[method-assign]
