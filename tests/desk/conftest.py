@@ -12,12 +12,20 @@ from tests.desk.counter import desk_at
 from tests.desk.richpanel_server import vendor_server
 from tests.support import moto_server
 from waystation.clock import ManualClock
+from waystation.desk.acting import richpanel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.desk.counter import Counter
     from tests.desk.richpanel_server import Vendor
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vendor that hangs is given up sooner, and is asked again at once."""
+    monkeypatch.setattr(richpanel, "SECONDS", 0.3)
+    monkeypatch.setattr(richpanel, "backoff", lambda *_, **__: 0.001)
 
 
 @pytest.fixture

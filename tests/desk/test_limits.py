@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.desk.counter import WHERE, desk_at
-from waystation.desk.tables import Switches
+from waystation.desk.switches import SwitchState
+from waystation.desk.tables import Switches, desk
+from waystation.store import Item
 
 if TYPE_CHECKING:
     from tests.desk.counter import Counter
@@ -153,19 +155,25 @@ async def test_a_wrong_switch_is_refused(local: Counter, given: Any, field: str)
     assert (answer.status, answer.fields) == (400, [field])
 
 
+class Odd(Item, table=desk, pk="SWITCHES", sk="NOW", kw_only=True):
+    """Switches as no version of the desk writes them."""
+
+    safe_mode: str
+    automation_enabled: bool
+
+
 async def test_switches_that_cannot_be_read_are_on_their_safe_side(local: Counter) -> None:
     await local.automate()
-    store = local.hub.runtime.store
-    row = await store.get(Switches.key())
-    assert row is not None
-    table = f'"{store.table_name(row.spec.table)}"'
-    odd = await store.writer.run(  # type: ignore[attr-defined]
-        lambda c: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-    )
-    assert odd
-    await store.delete(Switches.key())
-    assert (await local.desk.switches.current()).safe_mode is True
-    assert (await local.desk.switches.current()).automation_enabled is False
+    await local.hub.runtime.store.put(Odd(safe_mode="off", automation_enabled=True))
+    assert await local.desk.switches.current() == SwitchState()
+    assert SwitchState().safe_mode is True
+    assert SwitchState().automation_enabled is False
+
+
+async def test_switches_that_nobody_has_set_are_on_their_safe_side(local: Counter) -> None:
+    await local.automate()
+    await local.hub.runtime.store.delete(Switches.key())
+    assert await local.desk.switches.current() == SwitchState()
 
 
 async def test_without_the_store_switches_hold_for_half_a_minute(

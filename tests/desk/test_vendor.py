@@ -9,23 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.desk.counter import WHERE, desk_at
-from waystation.desk.acting import richpanel
 
 if TYPE_CHECKING:
     from tests.desk.counter import Counter
     from tests.desk.richpanel_server import Vendor
     from waystation.clock import ManualClock
-
-
-@pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hangs is given up sooner, and waits within a call are short."""
-    monkeypatch.setattr(richpanel, "SECONDS", 0.3)
-
-    def hardly(attempt: int, *, first: float, longest: float) -> float:
-        return 0.001
-
-    monkeypatch.setattr(richpanel, "backoff", hardly)
 
 
 def troubled(counter: Counter) -> Vendor:
