@@ -28,6 +28,7 @@ bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.gate
 	$(BIN)/python -m benchmarks.inbox
 	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m benchmarks.desk
 
 setup: .venv/test.stamp
 

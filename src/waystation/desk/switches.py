@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CACHE_SECONDS = 10.0
+_FAR_SECONDS = 10.0
+_NEAR_SECONDS = 1.0
 _OLDEST_SECONDS = 30.0
 _TRIES = 5
 _CHANGES = "desk switches"
@@ -103,7 +104,7 @@ class SwitchBoard:
         """The switches, as they were a few seconds ago at the most."""
         now = self._store.clock()
         age = now - self._read_at
-        if not self._store.near and 0 <= age < CACHE_SECONDS:
+        if 0 <= age < (_NEAR_SECONDS if self._store.near else _FAR_SECONDS):
             return self._known
         try:
             row = await self._store.get(Switches.key())

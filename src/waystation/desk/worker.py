@@ -183,18 +183,20 @@ class Worker:
 
     async def _work(self, envelope: Envelope, switches: SwitchState, lease: Lease) -> None:
         plan = self._saved(lease)
+        known: tuple[ConversationState | None] | None = None
         if plan is None:
             state = await self._state(envelope.conversation_id)
             plan = await self._planner.plan(envelope, state, switches)
+            known = (state,) if not plan.steps else None
             if plan.intent is not None:
-                known = plan.intent if plan.intent in self._known_intents else "other"
-                self._metrics.decisions.labels(known).inc()
+                intent = plan.intent if plan.intent in self._known_intents else "other"
+                self._metrics.decisions.labels(intent).inc()
             if plan.steps:
                 await self._save(envelope, plan, state, lease)
         results: dict[str, str] = {}
         for action in plan.steps:
             results[action.key] = await self._carrier.do(envelope, plan, action, lease)
-        await self._finish(envelope, plan, results, lease)
+        await self._finish(envelope, plan, results, lease, known)
 
     def _saved(self, lease: Lease) -> Plan | None:
         row = lease.row
@@ -240,15 +242,22 @@ class Worker:
             raise TryLater("the conversation was changed meanwhile", retry_after=0.5) from None
 
     async def _finish(
-        self, envelope: Envelope, plan: Plan, results: dict[str, str], lease: Lease
+        self,
+        envelope: Envelope,
+        plan: Plan,
+        results: dict[str, str],
+        lease: Lease,
+        known: tuple[ConversationState | None] | None,
     ) -> None:
-        """Write the state, what is only recorded, and the end of the event, together."""
+        """Write the state, what is only recorded, and the end of the event, together. `known` is
+        the state as it was read a moment ago, if it was."""
         reply = plan.reply()
         spoken = reply is not None and not results.get(reply.key, SUCCESS).startswith(FAILED)
         change = plan.replied if spoken else plan.silent
         local = [action for action in plan.actions if action.key not in results]
         for _ in range(_TRIES):
-            state = await self._state(envelope.conversation_id)
+            state = known[0] if known else await self._state(envelope.conversation_id)
+            known = None
             recorded = [
                 self._carrier.records(envelope, plan, action, _local_result(action))
                 for action in local

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,36 +44,46 @@ def words(text: str) -> list[str]:
 
 
 class Phrases:
-    """Many phrases, found by the words that they begin with."""
+    """Many phrases. A text is compared with those whose rarest word is in it."""
 
     def __init__(self, phrases: Iterable[str]) -> None:
         self.phrases = list(phrases)
-        self._rest: list[tuple[_Step, ...]] = []
+        self._steps = [parsed(phrase) for phrase in self.phrases]
         self._by_word: dict[str, list[int]] = {}
         self._by_stem: dict[str, list[tuple[str, int]]] = {}
-        for n, phrase in enumerate(self.phrases):
-            first, *rest = parsed(phrase)
-            self._rest.append(tuple(rest))
-            for word in first.words:
+        common = Counter(word for steps in self._steps for step in steps for word in step.words)
+        for n, steps in enumerate(self._steps):
+            rarest = min(steps, key=lambda step: sum(common[word] for word in step.words))
+            for word in rarest.words:
                 self._by_word.setdefault(word, []).append(n)
-            for beginning in first.beginnings:
+            for beginning in rarest.beginnings:
                 self._by_stem.setdefault(beginning[:_STEM], []).append((beginning, n))
 
     def found(self, text: str) -> set[int]:
         """The numbers of the phrases that are in a text."""
         there = words(text)
-        found: set[int] = set()
+        places: dict[str, list[int]] = {}
         for at, word in enumerate(there):
-            for n in self._begun(word):
-                if n not in found and _goes_on(self._rest[n], there, at + 1):
-                    found.add(n)
+            places.setdefault(word, []).append(at)
+        return {n for n in self._possible(places) if self._is_in(self._steps[n], there, places)}
+
+    def _possible(self, places: Iterable[str]) -> set[int]:
+        """The phrases whose rarest word is there."""
+        found: set[int] = set()
+        for word in places:
+            found.update(self._by_word.get(word, ()))
+            by_stem = self._by_stem.get(word[:_STEM], ())
+            found.update(n for beginning, n in by_stem if word.startswith(beginning))
         return found
 
-    def _begun(self, word: str) -> list[int]:
-        """The phrases that may begin with a word."""
-        by_stem = self._by_stem.get(word[:_STEM], ())
-        begun = [n for beginning, n in by_stem if word.startswith(beginning)]
-        return [*self._by_word.get(word, ()), *begun]
+    def _is_in(
+        self, steps: Sequence[_Step], there: Sequence[str], places: dict[str, list[int]]
+    ) -> bool:
+        first, *rest = steps
+        begins = [word for word in first.words if word in places]
+        if first.beginnings:
+            begins += [word for word in places if word.startswith(first.beginnings)]
+        return any(_goes_on(rest, there, at + 1) for word in begins for at in places[word])
 
 
 def _goes_on(steps: Sequence[_Step], there: Sequence[str], at: int) -> bool:
