@@ -12,7 +12,7 @@ from tests.desk.counter import desk_at
 from tests.desk.richpanel_server import vendor_server
 from tests.support import moto_server
 from waystation.clock import ManualClock
-from waystation.desk.acting import richpanel
+from waystation.desk.acting import pacing, richpanel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vendor that hangs is given up sooner, and is asked again at once."""
+    """A vendor that hangs is given up sooner, and is asked again at once; turns are not waited for,
+    since the clock stands still."""
     monkeypatch.setattr(richpanel, "SECONDS", 0.3)
+    monkeypatch.setattr(pacing, "LONGEST_TURN", 0.0)
     monkeypatch.setattr(richpanel, "backoff", lambda *_, **__: 0.001)
 
 

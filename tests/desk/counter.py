@@ -125,7 +125,7 @@ def signed(body: bytes, at: float, secret: str = SECRET) -> dict[str, str]:
 
 @asynccontextmanager
 async def desk_at(
-    clock: ManualClock, vendor: Vendor | None = None, **settings: Any
+    clock: ManualClock, vendor: Any = None, **settings: Any
 ) -> AsyncIterator[Counter]:
     """A desk. With a vendor it may act."""
     given: dict[str, Any] = {
@@ -136,5 +136,6 @@ async def desk_at(
     if vendor is not None:
         acting = {"richpanel_url": vendor.url, "richpanel_api_key": KEY, "desk_outbound": True}
         given |= acting
+        vendor.clock = clock
     async with hub_at(clock, **given | settings) as hub:
         yield Counter(hub, vendor)

@@ -7,6 +7,7 @@ a comment, `PUT /tickets/{id}/add-tags` adds tags, and the key is in `x-richpane
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from waystation.times import iso
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 KEY = "rp-key-1"
 
@@ -24,6 +27,7 @@ class Ticket(msgspec.Struct):
     assigned: list[str] = msgspec.field(default_factory=list)
     tags: list[str] = msgspec.field(default_factory=list)
     said: list[str] = msgspec.field(default_factory=list)
+    said_at: list[float] = msgspec.field(default_factory=list)
 
 
 class Vendor:
@@ -47,6 +51,7 @@ class Vendor:
         self.retry_after: str | None = None
         self.always: int | str | None = None
         self.delay = 0.0
+        self.clock: Callable[[], float] = time.time
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("x-richpanel-key") != KEY:
@@ -73,17 +78,22 @@ class Vendor:
             ticket.tags.append(value)
         elif what == "reply":
             ticket.said.append(value)
+            ticket.said_at.append(self.clock())
 
     def _shown(self, id_: str) -> dict[str, Any]:
-        said = [{"body": text, "sender_type": "operator"} for text in self.tickets[id_].said]
+        ticket = self.tickets[id_]
+        said = [
+            {"body": text, "sender_type": "operator", "created_at": iso(at)}
+            for text, at in zip(ticket.said, ticket.said_at, strict=True)
+        ]
         return {"id": id_, "comments": [{"body": "hello", "sender_type": "customer"}, *said]}
 
     async def _trouble(self, request: web.Request, trouble: int | str) -> web.StreamResponse:
         if isinstance(trouble, int):
             headers = {} if self.retry_after is None else {"Retry-After": self.retry_after}
             return web.json_response({"error": "no"}, status=trouble, headers=headers)
-        if trouble.endswith("500"):
-            return web.Response(status=500)
+        if trouble[-3:].isdigit():
+            return web.Response(status=int(trouble[-3:]))
         if trouble.endswith("hang"):
             await asyncio.sleep(60)
         assert request.transport is not None

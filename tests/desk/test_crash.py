@@ -94,6 +94,7 @@ class Ahead:
 
 async def crash_test(settings: dict[str, Any], vendor: Vendor, ahead: Ahead) -> None:
     vendor.delay = 0.01
+    vendor.clock = lambda: time.time() + ahead.seconds
     await prepare(settings)
     sender, rng = Sender(), random.Random(8)
     for n in range(ROUNDS):

@@ -142,6 +142,32 @@ async def eager(message: Message) -> Decision:
     return Decision(intent="vip", team="sales", confidence=0.9, reply_text="Buy more!")
 
 
+async def stubborn(message: Message) -> Decision:
+    while True:
+        try:
+            await asyncio.sleep(0.5)
+        except asyncio.CancelledError:
+            continue
+        return Decision(intent="vip", confidence=0.9)
+
+
+async def telling(message: Message) -> Decision:
+    return Decision(intent="vip", confidence=0.9, tags=["order-112233445"])
+
+
+async def quoting(message: Message) -> Decision:
+    reasons = ["they write that my wife Anna left", "a formal tone"]
+    return Decision(intent="vip", team="sales", confidence=0.9, reasons=reasons)
+
+
+async def forgetful(message: Message) -> Decision:
+    return Decision(intent="vip", confidence=0.9, escalated="angry" in message.text)
+
+
+async def unsure(message: Message) -> Decision:
+    return Decision(intent="uncertain", confidence=0.55)
+
+
 def not_async(message: Message) -> Decision:
     raise AssertionError
 
@@ -159,10 +185,12 @@ async def test_a_decider_decides(clock: ManualClock) -> None:
     [
         ("broken", "RuntimeError"),
         ("hanging", "TimeoutError"),
-        ("cancelled", "CancelledError"),
+        ("cancelled", "Cancelled"),
         ("odd_team", "ValueError"),
         ("odd_confidence", "ValueError"),
         ("odd_kind", "ValueError"),
+        ("stubborn", "TimeoutError"),
+        ("telling", "ValueError"),
     ],
 )
 async def test_where_a_decider_fails_the_rules_decide(
@@ -188,6 +216,30 @@ async def test_an_escalation_is_one_whatever_a_decider_says(
         assert (await counter.state("c1"))["risk_flags"] == ["legal_threat"]
         await counter.write("hello", "c2")
         assert vendor.tickets["c2"].said == ["Buy more!"]
+
+
+async def test_reasons_that_quote_the_customer_are_not_kept(clock: ManualClock) -> None:
+    async with desk_at(clock, desk_decider="tests.desk.test_decisions:quoting") as counter:
+        await counter.write("I am sad because my wife Anna left me")
+        assert (await counter.audit())[0]["payload"]["reasons"] == [
+            "a reason that repeats the message",
+            "a formal tone",
+        ]
+
+
+async def test_an_escalation_without_a_name_is_remembered(
+    clock: ManualClock, vendor: Vendor
+) -> None:
+    async with desk_at(clock, vendor, desk_decider="tests.desk.test_decisions:forgetful") as desk:
+        await desk.automate()
+        await desk.write("I am angry")
+        assert (await desk.state())["risk_flags"] == ["escalated"]
+
+
+async def test_a_decider_may_be_unsure(clock: ManualClock) -> None:
+    async with desk_at(clock, desk_decider="tests.desk.test_decisions:unsure") as counter:
+        await counter.write("hello")
+        assert [e["payload"].get("tag") for e in await counter.audit()] == [None, "uncertain"]
 
 
 async def test_words_of_a_deciders_own_are_off_unless_switched_on(
@@ -238,6 +290,20 @@ async def test_an_order_is_looked_up_once_in_an_hour(clock: ManualClock, vendor:
         await counter.write(WHERE)
         assert lookups == ["12345"] * 2
         assert vendor.tickets["c1"].said[0].startswith("Thank you for your message. Your order is")
+
+
+async def cancelled_lookup(number: str) -> Any:
+    raise asyncio.CancelledError
+
+
+async def test_a_lookup_that_is_cancelled_holds_nothing_up(
+    clock: ManualClock, vendor: Vendor
+) -> None:
+    orders = "tests.desk.test_decisions:cancelled_lookup"
+    async with desk_at(clock, vendor, desk_orders=orders) as counter:
+        await counter.automate()
+        event_id = await counter.write(WHERE)
+        assert (await counter.event(event_id))["status"] == "processed"
 
 
 # What a decider is worth

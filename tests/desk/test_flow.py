@@ -174,3 +174,47 @@ async def test_what_a_message_says_is_found_wherever_the_vendor_puts_it(local: C
         assert answer.status == 200, answer
         await local.settle()
         assert (await local.state(str(n)))["last_intent"] == "cancel_order", shape
+
+
+async def test_a_change_of_the_ticket_is_not_a_new_message(local: Counter) -> None:
+    """What we do to a ticket makes the vendor tell us of it, with all that was said before."""
+    await local.automate()
+    await local.write(WHERE, created_at="2026-11-18T12:00:00Z")
+    for n, kind in enumerate(("ticket_updated", "ticket_assigned", "ticket_tagged") * 3):
+        local.clock.advance(700)
+        await local.write(WHERE, event_type=kind, message_id=None, event_id=f"e{n}")
+    assert len(await local.done()) == 3
+
+
+async def test_a_ticket_is_closed_by_an_event_that_repeats_its_message(local: Counter) -> None:
+    await local.write(WHERE, message_id="m1")
+    await local.write(WHERE, message_id="m1", event_type="ticket_closed", status="closed")
+    assert (await local.state())["closed"] is True
+    assert len(await local.done()) == 2
+
+
+async def test_a_ticket_is_closed_opened_and_closed_again(local: Counter) -> None:
+    for status in ("closed", "open", "closed"):
+        kind = "ticket_updated"
+        await local.write("hello", message_id=None, event_type=kind, subject="x", status=status)
+        local.clock.advance(60)
+    assert (await local.state())["closed"] is True
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"status": "completed"},
+        {"ticket": {"status": {"name": "Closed"}}},
+        {"ticket": {"closed": True}},
+    ],
+)
+async def test_closed_has_many_names(local: Counter, status: dict[str, Any]) -> None:
+    await local.write("hello", **status)
+    assert (await local.state())["closed"] is True
+
+
+async def test_an_agent_may_be_said_to_be_one_in_words(local: Counter) -> None:
+    await local.automate()
+    await local.write(WHERE, is_operator="true")
+    assert await local.done() == []

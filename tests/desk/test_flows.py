@@ -52,9 +52,26 @@ async def test_only_a_hash_and_four_digits_of_the_number_are_kept(local: Counter
     assert "778812" not in repr(row)
 
 
+async def test_who_answers_at_once_need_not_wait(local: Counter) -> None:
+    """The ten minutes between two replies do not count for the answer to our own question."""
+    await local.automate()
+    await local.write(WHERE_IS_IT)
+    local.clock.advance(60)
+    await local.write("it's 778812")
+    assert len(said(local)) == 2
+
+
+async def test_an_answer_that_may_not_be_acted_on_yet_is_still_waited_for(local: Counter) -> None:
+    await local.automate()
+    await local.write(WHERE_IS_IT)
+    await local.set(templates={"order_status": False})
+    await local.write("it's 778812")
+    assert await flow(local) == ("need_order_number", 1)
+
+
 async def test_two_questions_are_enough(local: Counter) -> None:
     await local.automate()
-    for text in (WHERE_IS_IT, "hm", "I have no idea"):
+    for text in (WHERE_IS_IT, "hm", "I have no idea", WHERE_IS_IT):
         await local.write(text)
         local.clock.advance(700)
     assert len(said(local)) == 2

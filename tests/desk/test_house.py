@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.desk.counter import WHERE, desk_at, payload
 from tests.desk.richpanel_server import KEY
 from tests.support.receiver import receiving
+from tests.support.site import settings_with
 from waystation.cli import main
+from waystation.errors import SettingsError, TooManyRequests
 from waystation.times import day_of
 
 if TYPE_CHECKING:
@@ -114,6 +116,19 @@ async def test_a_source_that_is_gone_holds_nothing_up(dry: Counter) -> None:
     done = dict(await dry.done())
     assert done["hand_over"].startswith("failed:")
     assert done["route"] == "dry_run"
+
+
+async def test_a_relay_that_is_full_for_long_holds_nothing_up(
+    dry: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise TooManyRequests("the month is full", retry_after=86_400.0)
+
+    await dry.set(source_id=await dry.hub.source())
+    monkeypatch.setattr(dry.desk.carrier, "_hand_over", full)
+    event_id = await dry.write("please cancel my order")
+    assert (await dry.event(event_id))["status"] == "processed"
+    assert dict(await dry.done())["hand_over"].startswith("failed:")
 
 
 # The archive
@@ -267,6 +282,7 @@ def test_replay_needs_no_server(
     monkeypatch.chdir(tmp_path)
     code, shown = run(capsys, "replay", "--from", "2026-01-01", "--to", "2026-01-02")
     assert (code, shown) == (0, "0 of 0 archived events were queued again\n")
+    assert run(capsys, "replay", "--from", "yesterday", "--to", "2026-01-02")[0] == 1
 
 
 # The doctor, and settings
@@ -280,13 +296,12 @@ async def test_the_doctor_asks_the_vendor(clock: ManualClock, vendor: Vendor) ->
 
 
 def test_acting_needs_somewhere_to_act() -> None:
-    from tests.support.site import settings_with
-    from waystation.errors import SettingsError
-
     with pytest.raises(SettingsError, match="desk_outbound: needs richpanel_url"):
         settings_with(desk_outbound=True)
     with pytest.raises(SettingsError, match="desk_decider: must be module:function"):
         settings_with(desk_decider="mine")
+    with pytest.raises(SettingsError, match="desk_archive_days"):
+        settings_with(desk_archive_days=31)
     assert settings_with(desk_outbound=True, richpanel_url="http://x", richpanel_api_key=KEY)
 
 

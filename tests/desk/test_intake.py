@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from tests.desk.counter import PATH, SECRET, TOKEN, desk_at, payload, signed
+from waystation.desk.receiving.sealing import Parcel, unseal
+from waystation.desk.receiving.texts import normalised, plain
+from waystation.errors import QueueUnavailable
 
 if TYPE_CHECKING:
     from tests.desk.counter import Counter
@@ -188,8 +192,6 @@ async def test_the_sender_has_no_say_in_our_own_fields(dry: Counter) -> None:
 
 
 async def test_nothing_is_acknowledged_before_it_is_queued(dry: Counter) -> None:
-    from waystation.errors import QueueUnavailable
-
     async def failing(*_: Any, **__: Any) -> None:
         raise QueueUnavailable("gone")
 
@@ -198,3 +200,48 @@ async def test_nothing_is_acknowledged_before_it_is_queued(dry: Counter) -> None
     assert (await dry.send(given)).status == 503
     dry.desk.queue.send = real  # type: ignore[method-assign]
     assert (await dry.send(given)).json["status"] == "queued"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&#" + "9" * 6_000 + ";",
+        "\u0f73" * 8_000,
+        "<style>" * 4_000,
+        "<" * 30_000,
+        "On " * 10_000,
+        "\n>" * 15_000,
+        "a\u0301" * 8_000,
+    ],
+    ids=range(7),
+)
+async def test_hostile_texts_are_taken_and_dealt_with(dry: Counter, text: str) -> None:
+    event_id = await dry.write(text[:9_000])
+    assert (await dry.event(event_id))["status"] == "processed"
+
+
+@pytest.mark.parametrize("part", ["<style>", "\u0f73", "&#9", "<", "On ", "\n>", "a\u0301", "1 "])
+def test_no_text_takes_long(part: str) -> None:
+    """Twice the text may not take ten times as long."""
+
+    def seconds(characters: int) -> float:
+        text = part * (characters // len(part))
+        begun = time.process_time()
+        normalised(plain(text))
+        return time.process_time() - begun
+
+    shorter = min(seconds(20_000) for _ in range(3))
+    assert seconds(40_000) < 10 * shorter + 0.05
+
+
+async def test_an_event_type_with_a_number_in_it_is_not_kept(dry: Counter) -> None:
+    await dry.send(payload("hello", event_type="call 555-010-1234"))
+    [message] = await dry.desk.queue.receive()
+    opened = unseal(dry.hub.runtime.vault, message.decode(Parcel))
+    assert opened.event_type == "other"
+
+
+@pytest.mark.parametrize("conversation", [".", ".."])
+async def test_a_way_up_is_no_conversation(dry: Counter, conversation: str) -> None:
+    answer = await dry.send(payload("hello", conversation))
+    assert (answer.status, answer.fields) == (400, ["conversation_id"])

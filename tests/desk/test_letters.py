@@ -157,3 +157,39 @@ async def test_an_event_that_is_dead_gets_another_chance_when_it_is_sent_again(
     assert (await local.send(given)).json["status"] == "queued"
     await local.settle()
     assert await local.done("c1") == [("route", "success"), ("tag", "success")]
+
+
+async def test_a_redrive_that_was_cut_short_does_not_bar_the_next(local: Counter) -> None:
+    from waystation.errors import QueueUnavailable
+
+    await bury(local, 1)
+    await redrive(local)
+    real, queue = local.desk.queue.redrive, local.desk.queue
+
+    async def failing(limit: int = 0) -> int:
+        raise QueueUnavailable("gone")
+
+    queue.redrive = failing  # type: ignore[method-assign]
+    with pytest.raises(QueueUnavailable):
+        await local.desk.letters.tick()
+    queue.redrive = real  # type: ignore[method-assign]
+    local.clock.advance(1)
+    await local.desk.letters.tick()
+    assert await progress(local) == ("done", 1, 1)
+
+
+async def test_a_redrive_whose_process_died_ends(local: Counter) -> None:
+    await bury(local, 1)
+    await redrive(local)
+
+    async def dying(limit: int = 0) -> int:
+        raise SystemExit
+
+    local.desk.letters._queue, queue = type("Q", (), {"redrive": staticmethod(dying)})(), None
+    with pytest.raises(SystemExit):
+        await local.desk.letters.tick()
+    local.desk.letters._queue = queue or local.desk.queue
+    local.clock.advance(61)
+    await local.desk.letters.tick()
+    assert (await progress(local))[0] == "done"
+    assert (await redrive(local))["status"] == "running"

@@ -165,14 +165,41 @@ class Odd(Item, table=desk, pk="SWITCHES", sk="NOW", kw_only=True):
 async def test_switches_that_cannot_be_read_are_on_their_safe_side(local: Counter) -> None:
     await local.automate()
     await local.hub.runtime.store.put(Odd(safe_mode="off", automation_enabled=True))
+    local.clock.advance(1)
     assert await local.desk.switches.current() == SwitchState()
     assert SwitchState().safe_mode is True
     assert SwitchState().automation_enabled is False
 
 
+async def test_switches_that_cannot_be_read_can_be_set_anew(local: Counter) -> None:
+    await local.hub.runtime.store.put(Odd(safe_mode="off", automation_enabled=True))
+    assert (await local.hub.get("/v1/desk/switches"))["safe_mode"] is True
+    assert (await local.set(automation_enabled=True))["automation_enabled"] is True
+
+
+async def test_one_template_is_switched_without_the_others(local: Counter) -> None:
+    await local.set(templates={"order_status": False})
+    shown = await local.set(templates={"need_order_number": False})
+    assert shown["templates"] == {"order_status": False, "need_order_number": False}
+
+
+async def test_a_message_that_is_cut_short_gets_no_reply(local: Counter) -> None:
+    """Something that matters may be said at its end."""
+    await local.automate()
+    await local.write(WHERE + " please" * 1_500 + " or my lawyer will write")
+    assert (replies(local), await why_not(local)) == (0, "it is too long to be read whole")
+
+
+async def test_what_is_said_late_in_a_message_counts(local: Counter) -> None:
+    await local.automate()
+    await local.write(WHERE + " please" * 1_000 + " or my lawyer will write")
+    assert (await local.state())["risk_flags"] == ["legal_threat"]
+
+
 async def test_switches_that_nobody_has_set_are_on_their_safe_side(local: Counter) -> None:
     await local.automate()
     await local.hub.runtime.store.delete(Switches.key())
+    local.clock.advance(1)
     assert await local.desk.switches.current() == SwitchState()
 
 

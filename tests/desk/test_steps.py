@@ -16,6 +16,7 @@ from tests.support.faults import Faults, system_on
 from waystation.desk.receiving.sealing import Parcel, unseal
 from waystation.desk.tables import ConversationState
 from waystation.errors import OutcomeUnknown, StoreUnavailable
+from waystation.store import exists, set_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,16 +220,98 @@ async def test_a_slow_worker_does_not_overwrite_its_successor(local: Counter) ->
     assert len(await local.done()) == 2
 
 
-async def test_a_plan_is_carried_out_as_it_was_made(local: Counter) -> None:
-    """Switches that are set between two tries of one event do not change what was decided."""
+async def delayed(local: Counter) -> Vendor:
+    """A reply is planned, and has to wait because the vendor is away."""
     await local.automate()
     assert local.vendor is not None
     local.vendor.troubles["tag"] = [503] * 3
     await local.write(WHERE)
     assert local.vendor.tickets["c1"].said == []
-    await local.set(safe_mode=True)
+    return local.vendor
+
+
+async def test_a_plan_is_carried_out_as_it_was_made(local: Counter) -> None:
+    vendor = await delayed(local)
+    local.desk.judge.rules.decide = None  # type: ignore[method-assign,assignment]
     await local.later(300)
-    assert len(local.vendor.tickets["c1"].said) == 1
+    assert len(vendor.tickets["c1"].said) == 1
+    assert vendor.tickets["c1"].assigned == ["email"]
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"safe_mode": True},
+        {"automation_enabled": False},
+        {"channels": []},
+        {"templates": {"order_status": False}},
+    ],
+)
+async def test_a_switch_stops_a_reply_that_was_planned(
+    local: Counter, switches: dict[str, Any]
+) -> None:
+    vendor = await delayed(local)
+    await local.set(**switches)
+    await local.later(300)
+    assert vendor.tickets["c1"].said == []
+    assert (await local.done())[-1][1].startswith("skipped: ")
+    assert (await local.state())["last_auto_reply"] is None
+
+
+async def test_what_happened_since_stops_a_reply_that_was_planned(local: Counter) -> None:
+    """Another service has seen an agent answer and the ticket closed; that stays so, too."""
+    vendor = await delayed(local)
+    store = local.hub.runtime.store
+    await store.update(
+        ConversationState.key("c1"),
+        set_to("closed", True),
+        set_to("agent_replied_at", "2026-11-18T12:00:00Z"),
+        when=exists(),
+    )
+    await local.later(300)
+    assert vendor.tickets["c1"].said == []
+    state = await local.state()
+    assert (state["closed"], state["agent_replied_at"]) == (True, "2026-11-18T12:00:00Z")
+
+
+async def test_the_interlock_stops_what_was_planned(local: Counter) -> None:
+    vendor = await delayed(local)
+    local.desk.worker._planner._outbound = False
+    await local.later(300)
+    assert vendor.tickets["c1"].said == []
+    assert {result for _, result in (await local.done())[1:]} == {"dry_run"}
+
+
+async def test_an_event_that_comes_late_undoes_nothing(local: Counter) -> None:
+    """A dead letter of the morning is sent again in the evening."""
+    await local.automate()
+    assert local.vendor is not None
+    local.vendor.always = 500
+    await local.send_only("please cancel my order", "c1")
+    for _ in range(25):
+        await local.later(310)
+    local.vendor.always = None
+    await local.write(WHERE)
+    before = await local.state()
+    await local.desk.letters.redrive("me", 60, 10)
+    await local.desk.letters.tick()
+    await local.settle()
+    after = await local.state()
+    assert ("route", "success") in await local.done()
+    for name in ("last_intent", "last_auto_reply", "last_routed_team"):
+        assert after[name] == before[name]
+
+
+async def test_an_escalation_counts_even_if_it_is_never_finished(local: Counter) -> None:
+    await local.automate()
+    assert local.vendor is not None
+    local.vendor.always = 500
+    await local.send_only("my lawyer will write", "c1")
+    for _ in range(25):
+        await local.later(310)
+    local.vendor.always = None
+    await local.write(WHERE)
+    assert local.vendor.tickets["c1"].said == []
 
 
 async def test_a_reply_counts_from_when_it_is_planned(local: Counter) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.desk.counter import WHERE, desk_at
+from waystation.desk.acting import pacing
+from waystation.errors import StoreUnavailable, TryLater
 
 if TYPE_CHECKING:
     from tests.desk.counter import Counter
@@ -108,7 +110,9 @@ async def test_a_key_that_is_refused_loses_nothing(clock: ManualClock, vendor: V
 # A reply is said once, or a person looks.
 
 
-@pytest.mark.parametrize("trouble", ["done_then_cut", "done_then_hang", "done_then_500"])
+@pytest.mark.parametrize(
+    "trouble", ["done_then_cut", "done_then_hang", "done_then_500", "done_then_503"]
+)
 async def test_a_reply_that_was_said_is_found_and_not_said_again(
     local: Counter, trouble: str
 ) -> None:
@@ -120,7 +124,7 @@ async def test_a_reply_that_was_said_is_found_and_not_said_again(
     assert (await local.done())[-1] == ("auto_reply", "success")
 
 
-@pytest.mark.parametrize("trouble", ["cut", "hang", 500, 502])
+@pytest.mark.parametrize("trouble", ["cut", "hang", 500, 503])
 async def test_a_reply_of_which_nobody_knows_is_left_to_a_person(
     counter: Counter, trouble: int | str
 ) -> None:
@@ -135,6 +139,16 @@ async def test_a_reply_of_which_nobody_knows_is_left_to_a_person(
     parked = (await counter.hub.get("/v1/desk/unknown"))["data"]
     assert [(p["conversation_id"], p["template"]) for p in parked] == [("c1", "order_status")]
     assert (await counter.state())["last_auto_reply"] is not None
+
+
+async def test_a_person_may_take_their_time(local: Counter) -> None:
+    await local.automate()
+    troubled(local).troubles["reply"] = ["cut"]
+    await local.write(WHERE)
+    parked = (await local.hub.get("/v1/desk/unknown"))["data"][0]
+    local.clock.advance(31 * 86_400)  # its record is gone by now
+    place = f"/v1/desk/unknown/{parked['id']}"
+    assert (await local.hub.call("POST", place, {"outcome": "sent"})).status == 204
 
 
 @pytest.mark.parametrize("outcome", ["sent", "not_sent"])
@@ -167,13 +181,10 @@ async def test_a_look_that_fails_is_made_again_later(local: Counter) -> None:
     assert vendor.calls["reply"] == 1
 
 
-@pytest.mark.parametrize("trouble", [429, 503])
-async def test_a_reply_that_was_certainly_not_said_is_said_later(
-    local: Counter, trouble: int
-) -> None:
+async def test_a_reply_that_was_certainly_not_said_is_said_later(local: Counter) -> None:
     vendor = troubled(local)
     await local.automate()
-    vendor.troubles["reply"] = [trouble] * 3
+    vendor.troubles["reply"] = [429] * 3
     await local.write(WHERE)
     for _ in range(3):
         await local.later(300)
@@ -193,3 +204,79 @@ async def test_a_vendor_that_is_not_there_is_waited_for(clock: ManualClock, vend
 async def test_odd_ids_reach_the_vendor_as_they_are(local: Counter) -> None:
     await local.write("please cancel my order", "<a/b?c@mail.example>")
     assert set(troubled(local).tickets) == {"<a/b?c@mail.example>"}
+
+
+async def test_an_older_reply_with_the_same_words_is_not_this_one(local: Counter) -> None:
+    vendor = troubled(local)
+    await local.automate()
+    await local.write(WHERE)
+    local.clock.advance(700)
+    vendor.troubles["reply"] = ["cut"]
+    await local.write(WHERE)
+    assert (await local.done())[-1][1].startswith("unknown")
+
+
+async def test_a_longer_pause_is_not_shortened(local: Counter) -> None:
+    pace = troubled_pace(local)
+    await pace.cool_down(3_000, "first")
+    await pace.cool_down(30, "second")
+    with pytest.raises(TryLater) as later:
+        await pace.turn()
+    assert later.value.retry_after == 3_000
+
+
+def troubled_pace(counter: Counter) -> Any:
+    assert counter.desk.vendor is not None
+    return counter.desk.vendor._pace
+
+
+async def test_a_turn_is_waited_for(local: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst takes its time: it costs no tries, and nothing becomes a dead letter."""
+    monkeypatch.setattr(pacing, "LONGEST_TURN", 60.0)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        local.clock.advance(seconds)
+
+    pace = pacing.Pace(local.hub.runtime.store, "other", sleep=sleep)
+    for _ in range(120):
+        await pace.turn()
+    assert 60 <= sum(slept) < 75
+
+
+async def test_an_absurd_pause_holds_nobody_up_for_longer_than_an_hour(local: Counter) -> None:
+    vendor = troubled(local)
+    vendor.retry_after = "999999999"
+    vendor.troubles["assign"] = [503]
+    await local.write("please cancel my order")
+    vendor.retry_after = None
+    await local.later(3_700)
+    assert await local.done() == [("route", "success"), ("tag", "success")]
+
+
+async def test_a_hiccup_before_a_reply_is_begun_leaves_no_doubt(
+    local: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await local.automate()
+    vendor: Any = local.desk.vendor
+
+    async def failing() -> None:
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vendor, "turn", failing)
+        await local.write(WHERE)
+    await local.later(300)
+    assert (await local.done())[-1] == ("auto_reply", "success")
+
+
+@pytest.mark.parametrize("comment", ["<style>" * 60_000, "\u0f73" * 40_000, "&#" + "9" * 5_000])
+async def test_hostile_comments_of_a_ticket_hold_nobody_up(local: Counter, comment: str) -> None:
+    vendor = troubled(local)
+    await local.automate()
+    vendor.troubles["reply"] = ["done_then_cut"]
+    vendor.tickets["c1"].said.append(comment)
+    vendor.tickets["c1"].said_at.append(local.clock())
+    await local.write(WHERE)
+    assert (await local.done())[-1] == ("auto_reply", "success")

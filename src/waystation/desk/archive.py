@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.errors import BlobError, SettingsError
+from waystation.ids import OrderedIds
 from waystation.times import day_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ _KEY = re.compile(rf"{_PREFIX}/(\d{{4}}-\d\d-\d\d)/[0-9a-f]{{40}}")
 
 
 class Archived(msgspec.Struct):
+    """`order` sorts by when it came, also within a moment."""
+
     received_at: str
+    order: str
     body: bytes
 
 
@@ -37,6 +41,7 @@ class Archive:
         self._vault = vault
         self.days = days
         self._clock = clock
+        self._orders = OrderedIds()
 
     async def keep(self, envelope: Envelope, body: bytes) -> None:
         """Keep an event as it came, if events are kept at all."""
@@ -44,7 +49,8 @@ class Archive:
             return
         name = sha256(envelope.event_id.encode()).hexdigest()[:40]
         key = f"{_PREFIX}/{day_of(self._clock())}/{name}"
-        packed = msgspec.msgpack.encode(Archived(envelope.received_at, body))
+        order = self._orders.next(self._clock())
+        packed = msgspec.msgpack.encode(Archived(envelope.received_at, order, body))
         await self._blobs.put(key, self._vault.seal(packed, key), replace=False)
 
     async def read(self, first: str, last: str) -> AsyncIterator[Archived]:
@@ -56,7 +62,7 @@ class Archive:
                 days.setdefault(found[1], []).append(key)
         for _, keys in sorted(days.items()):
             kept = [each for key in keys if (each := await self._opened(key)) is not None]
-            for archived in sorted(kept, key=lambda each: each.received_at):
+            for archived in sorted(kept, key=lambda each: each.order):
                 yield archived
 
     async def _opened(self, key: str) -> Archived | None:

@@ -3,24 +3,30 @@ again at a rate that whoever has to deal with them can stand."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.desk.receiving.sealing import Parcel, unseal
 from waystation.desk.tables import EventRecord, Redrive
-from waystation.errors import ConditionFailed, Conflict, NotFound, SettingsError
+from waystation.errors import ConditionFailed, Conflict, NotFound, QueueError, SettingsError
 from waystation.ids import new_id
 from waystation.patterns import excerpt
-from waystation.times import iso
+from waystation.times import iso, seconds_of
 
 if TYPE_CHECKING:
     from waystation.patterns import Vault
     from waystation.queues import DeadLetter, Queue
     from waystation.store import Store
 
+_DIGITS = re.compile(r"(?<![*\d-])\d{4,}|(?<=-)\d{5,}")
+"""Numbers that nothing is said about: the answer to our question is one."""
+
 _MOST_LOOKED_AT = 1_000
 _MOST_AT_ONCE = 500
+_IDLE_SECONDS = 60.0
+"""Queues elsewhere hide messages for a while: after so long without one, there are none left."""
 
 
 class Letter(msgspec.Struct, kw_only=True):
@@ -81,7 +87,8 @@ class Letters:
         letter.characters = len(envelope.text)
         letter.attachments = envelope.attachments
         letter.received_at = envelope.received_at
-        letter.excerpt = excerpt(envelope.text) if self._excerpts and envelope.text else None
+        if self._excerpts and envelope.text:
+            letter.excerpt = _DIGITS.sub("***", excerpt(envelope.text))
         record = await self._store.get(EventRecord.key(envelope.event_id))
         if record is not None:
             letter.failures, letter.last_error = record.failures, record.last_error
@@ -128,16 +135,26 @@ class Letters:
         now = self._store.clock()
         due = min(row.total, 1 + int((now - row.begun_at) * row.per_minute / 60))
         wanted = min(due - row.sent, _MOST_AT_ONCE)
-        if wanted <= 0:
+        if row.sent < row.total and wanted <= 0:
             return
-        row.sent += wanted
-        row.updated_at = iso(now)
         try:
-            await self._store.put(row)  # of several processes, one goes on
+            if row.sent < row.total:
+                row.sent += wanted
+                await self._store.put(row)  # of several processes, one goes on
+                moved = await self._moved(row, wanted)
+                row.sent -= wanted - moved
+                if moved:
+                    row.updated_at = iso(now)
+            idle = now - seconds_of(row.updated_at) > _IDLE_SECONDS
+            row.status = "done" if idle or row.sent >= row.total else "running"
+            await self._store.put(row)
         except ConditionFailed:
             return
-        moved = await self._queue.redrive(wanted)
-        if moved < wanted or row.sent >= row.total:
-            row.sent -= wanted - moved
-            row.status = "done"
+
+    async def _moved(self, row: Redrive, wanted: int) -> int:
+        try:
+            return await self._queue.redrive(wanted)
+        except QueueError:
+            row.sent -= wanted
             await self._store.put(row)
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from waystation.desk.acting.pacing import Pace
 from waystation.desk.acting.planning import Planner
 from waystation.desk.acting.richpanel import Richpanel
 from waystation.desk.archive import Archive
+from waystation.desk.conversations import Conversations
 from waystation.desk.deciding.judging import Judge, imported
 from waystation.desk.deciding.rules import load_rules
 from waystation.desk.letters import Letters
@@ -29,13 +31,14 @@ from waystation.desk.tables import (
 )
 from waystation.desk.worker import Worker
 from waystation.errors import InvalidInput, NotFound, SettingsError
-from waystation.store import key_of
+from waystation.times import iso, milliseconds_of
 
 if TYPE_CHECKING:
     from waystation.desk.settings import DeskSettings
     from waystation.seam import Parts
 
 _UNKNOWN = "desk unknown"
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Desk:
@@ -84,6 +87,7 @@ class Desk:
             store,
             vault,
             self.switches,
+            Conversations(store, settings.desk_state_days),
             Planner(
                 store,
                 vault,
@@ -96,7 +100,6 @@ class Desk:
             self.carrier,
             self.metrics,
             event_days=settings.desk_event_days,
-            state_days=settings.desk_state_days,
             known_intents={intent.name for intent in self.rules.file.intents} | {"unknown"},
         )
 
@@ -143,17 +146,22 @@ class Desk:
         """A person has looked whether a reply was sent."""
         async for parked in self.store.iterate(Unknown.query()):
             if parked.unknown_id == unknown_id:
-                await self.carrier.settle(parked, sent)
-                await self.store.delete(key_of(parked))
+                await self.carrier.settle(parked, sent=sent)
                 return
         raise NotFound("there is no such reply")
 
     # What is done now and then
 
     async def replay(self, first: str, last: str) -> tuple[int, int]:
-        """Queue archived events that were never dealt with: how many, of how many."""
+        """Queue archived events that were never dealt with: how many, of how many. Of what is too
+        old to be remembered, nobody knows whether it was."""
+        for name, day in (("from", first), ("to", last)):
+            milliseconds_of(day if _DAY.fullmatch(day) else "?", name, 0)
+        oldest = iso(self.store.clock() - (self._settings.desk_event_days - 1) * 86_400)
         queued = found = 0
         async for archived in self.archive.read(first, last):
+            if archived.received_at < oldest:
+                continue
             found += 1
             try:
                 envelope = read(archived.body, archived.received_at)

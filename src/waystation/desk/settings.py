@@ -60,7 +60,12 @@ class DeskSettings(SystemSettings, frozen=True, kw_only=True):
     ] = False
     desk_archive_days: Annotated[
         int,
-        Meta(ge=0, le=3650, description="how long events are archived, encrypted; 0 is never"),
+        Meta(
+            ge=0,
+            le=3650,
+            description="how long events are archived, encrypted, at most as long as they are "
+            "remembered; 0 is never",
+        ),
     ] = 0
     desk_event_days: Annotated[Days, Meta(description="how long an event is remembered")] = 30
     desk_state_days: Annotated[
@@ -81,3 +86,5 @@ class DeskSettings(SystemSettings, frozen=True, kw_only=True):
     def check(self, shared: Settings) -> None:
         if self.desk_outbound and not (self.richpanel_url and self.richpanel_api_key):
             raise SettingsError("desk_outbound: needs richpanel_url and richpanel_api_key")
+        if self.desk_archive_days > self.desk_event_days:
+            raise SettingsError("desk_archive_days: must not be more than desk_event_days")

@@ -121,7 +121,11 @@ class SwitchBoard:
 
     async def shown(self) -> Switches:
         """The switches with who has set them, as they stand now."""
-        return await self._store.get(Switches.key()) or Switches()
+        try:
+            return await self._store.get(Switches.key()) or Switches()
+        except UnreadableItem:  # as they are heeded; whoever sets them sets them anew
+            await self._store.delete(Switches.key())
+            return Switches()
 
     async def set(self, by: str, given: SwitchInput) -> Switches:
         """Set switches, and write down who did."""
@@ -130,7 +134,8 @@ class SwitchBoard:
         await self._check(by, changes)
         for _ in range(_TRIES):
             before = await self.shown()
-            after = msgspec.structs.replace(before, **changes)
+            merged = {"templates": before.templates | changes.get("templates", {})}
+            after = msgspec.structs.replace(before, **changes | merged)
             if "source_id" in changes:
                 after.source_owner = by if after.source_id is not None else None
             now = self._store.clock()

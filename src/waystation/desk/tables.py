@@ -130,6 +130,9 @@ class ConversationState(
     channel: str | None = None
     agent_replied_at: str | None = None
     closed: bool | None = None
+    order_asks: int | None = None
+    last_text_hash: str | None = None
+    last_received_at: str | None = None
 
 
 class StateVersion(Item, table=conversation_state, pk="{conversation_id}", kw_only=True):

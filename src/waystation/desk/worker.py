@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.backoff import backoff
-from waystation.desk.acting.carrying import DRY_RUN, FAILED, SUCCESS
+from waystation.desk.acting.carrying import DRY_RUN, FAILED, SKIPPED, SUCCESS
 from waystation.desk.acting.plans import Plan
 from waystation.desk.receiving.sealing import Parcel, unseal
 from waystation.desk.tables import (
     PROCESSED,
     PROCESSING,
-    UNUSABLE,
-    ConversationState,
     EventRecord,
-    StateVersion,
 )
 from waystation.errors import (
     ConditionFailed,
@@ -37,27 +34,30 @@ from waystation.errors import (
 )
 from waystation.ids import nanoid
 from waystation.patterns import Leases
-from waystation.store import Update, add, attr, exists, remove, set_or_remove, set_to
+from waystation.store import Update, add, attr, remove, set_or_remove, set_to
 from waystation.times import iso
 
 if TYPE_CHECKING:
     from waystation.desk.acting.carrying import Carrier
     from waystation.desk.acting.planning import Planner
-    from waystation.desk.acting.plans import Action, StateChange
+    from waystation.desk.acting.plans import Action
+    from waystation.desk.conversations import Conversations
     from waystation.desk.metrics import DeskMetrics
     from waystation.desk.receiving.envelopes import Envelope
     from waystation.desk.switches import SwitchBoard, SwitchState
+    from waystation.desk.tables import ConversationState
     from waystation.patterns import Lease, Vault
     from waystation.queues import Message
-    from waystation.store import Action as Write
-    from waystation.store import Condition, Edit, Store
+    from waystation.store import Edit, Store
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60
 _LONGEST = 840.0
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 300.0
+_LONGEST_ASKED = 3_600.0
 _TRIES = 5
+_UNSAID = (FAILED, SKIPPED)
 
 
 class Worker:
@@ -66,22 +66,22 @@ class Worker:
         store: Store,
         vault: Vault,
         switches: SwitchBoard,
+        conversations: Conversations,
         planner: Planner,
         carrier: Carrier,
         metrics: DeskMetrics,
         *,
         event_days: int,
-        state_days: int,
         known_intents: set[str],
     ) -> None:
         self._store = store
         self._vault = vault
         self._switches = switches
+        self._conversations = conversations
         self._planner = planner
         self._carrier = carrier
         self._metrics = metrics
         self._event_days = event_days
-        self._state_days = state_days
         self._known_intents = known_intents
         self._leases = Leases(store, seconds=LEASE_SECONDS, longest=_LONGEST)
 
@@ -100,7 +100,8 @@ class Worker:
             await self._process(envelope)
         except TryLater as later:
             self._metrics.processed.labels("postponed").inc()
-            raise TryLater(str(later), retry_after=max(wait, later.retry_after)) from None
+            wait = max(wait, min(later.retry_after, _LONGEST_ASKED))
+            raise TryLater(str(later), retry_after=wait) from None
         except Exception as error:  # noqa: BLE001 - whatever it is, the event comes again
             self._metrics.processed.labels("failed").inc()
             raise TryLater(_named(error), retry_after=wait) from None
@@ -183,20 +184,33 @@ class Worker:
 
     async def _work(self, envelope: Envelope, switches: SwitchState, lease: Lease) -> None:
         plan = self._saved(lease)
+        dry_run = self._planner.is_dry(envelope)
         known: tuple[ConversationState | None] | None = None
         if plan is None:
-            state = await self._state(envelope.conversation_id)
+            state = await self._conversations.get(envelope.conversation_id)
             plan = await self._planner.plan(envelope, state, switches)
-            known = (state,) if not plan.steps else None
-            if plan.intent is not None:
-                intent = plan.intent if plan.intent in self._known_intents else "other"
-                self._metrics.decisions.labels(intent).inc()
-            if plan.steps:
+            self._count(plan)
+            if plan.steps(dry_run=dry_run):
                 await self._save(envelope, plan, state, lease)
+            else:
+                known = (state,)
+
+        async def second_thoughts(action: Action) -> str | None:
+            current = await self._switches.current()
+            state = await self._conversations.get(envelope.conversation_id)
+            return self._planner.second_thoughts(envelope, plan, action, state, current)
+
         results: dict[str, str] = {}
-        for action in plan.steps:
-            results[action.key] = await self._carrier.do(envelope, plan, action, lease)
+        for action in plan.steps(dry_run=dry_run):
+            results[action.key] = await self._carrier.do(
+                envelope, plan, action, lease, second_thoughts
+            )
         await self._finish(envelope, plan, results, lease, known)
+
+    def _count(self, plan: Plan) -> None:
+        if plan.intent is not None:
+            intent = plan.intent if plan.intent in self._known_intents else "other"
+            self._metrics.decisions.labels(intent).inc()
 
     def _saved(self, lease: Lease) -> Plan | None:
         row = lease.row
@@ -205,33 +219,15 @@ class Worker:
         opened = self._vault.open(row.plan, _plan_context(row.event_id))
         return msgspec.json.decode(opened, type=Plan)
 
-    async def _state(self, conversation_id: str) -> ConversationState | None:
-        key = ConversationState.key(conversation_id)
-        state = await self._store.get(key)
-        if state is not None and state.version == UNUSABLE:
-            await self._store.update(
-                StateVersion.key(conversation_id), set_to("version", 0), when=exists()
-            )
-            state = await self._store.get(key)
-        return state
-
     async def _save(
         self, envelope: Envelope, plan: Plan, state: ConversationState | None, lease: Lease
     ) -> None:
-        """Write the plan down before any of it is done. A reply counts towards the conversation's
-        limit from now on, even if this event is never finished."""
+        """Write the plan down before any of it is done, with what holds from now on."""
         sealed = self._vault.seal(msgspec.json.encode(plan), _plan_context(envelope.event_id))
-        if plan.reply() is None:
+        reserved = self._conversations.reserved(envelope, plan, state)
+        if reserved is None:
             await lease.refresh(set_to("plan", sealed))
             return
-        now = self._store.clock()
-        reserved = Update(
-            ConversationState.key(envelope.conversation_id),
-            set_or_remove("auto_replies", plan.replied.auto_replies),
-            set_to("updated_at", iso(now)),
-            set_to("expires_at", self._expiry(self._state_days)),
-            when=_unchanged(state),
-        )
         try:
             await self._store.transact(
                 reserved, Update(lease.key, set_to("plan", sealed), when=lease.owned())
@@ -252,21 +248,20 @@ class Worker:
         """Write the state, what is only recorded, and the end of the event, together. `known` is
         the state as it was read a moment ago, if it was."""
         reply = plan.reply()
-        spoken = reply is not None and not results.get(reply.key, SUCCESS).startswith(FAILED)
-        change = plan.replied if spoken else plan.silent
+        spoken = reply is not None and not results.get(reply.key, SUCCESS).startswith(_UNSAID)
+        after = plan.replied if spoken else plan.silent
         local = [action for action in plan.actions if action.key not in results]
         for _ in range(_TRIES):
-            state = known[0] if known else await self._state(envelope.conversation_id)
+            state = known[0] if known else await self._conversations.get(envelope.conversation_id)
             known = None
             recorded = [
                 self._carrier.records(envelope, plan, action, _local_result(action))
                 for action in local
             ]
-            writes = [write for some in recorded for write in some]
             try:
                 await lease.publish(
-                    self._state_update(envelope, change, state),
-                    *writes,
+                    self._conversations.changed(envelope, plan, after, state),
+                    *(write for some in recorded for write in some),
                     closing=lease.closing(*self._closing(plan)),
                 )
             except TransactionCancelled as error:
@@ -296,43 +291,8 @@ class Worker:
             remove("plan"),
         ]
 
-    def _state_update(
-        self, envelope: Envelope, change: StateChange, state: ConversationState | None
-    ) -> Write:
-        now = iso(self._store.clock())
-        flags = {*change.risk_flags, *((state.risk_flags if state else None) or ())}
-        fields = {
-            "last_processed_at": now,
-            "last_processed_message_id": change.last_processed_message_id,
-            "last_routed_team": change.last_routed_team,
-            "last_routing_confidence": change.last_routing_confidence,
-            "last_intent": change.last_intent,
-            "risk_flags": flags or None,
-            "pending_flow": change.pending_flow,
-            "last_auto_reply": change.last_auto_reply,
-            "auto_replies": change.auto_replies,
-            "last_order": change.last_order,
-            "channel": change.channel,
-            "agent_replied_at": change.agent_replied_at,
-            "closed": change.closed,
-        }
-        return Update(
-            ConversationState.key(envelope.conversation_id),
-            set_to("updated_at", now),
-            set_to("expires_at", self._expiry(self._state_days)),
-            *(set_or_remove(name, value) for name, value in fields.items()),
-            when=_unchanged(state),
-        )
-
     def _expiry(self, days: int) -> int:
         return self._store.now() + days * 86_400
-
-
-def _unchanged(state: ConversationState | None) -> Condition:
-    version = attr("version")
-    if state is None or not state.version:
-        return version.absent() | (version == 0)
-    return version == state.version
 
 
 def _local_result(action: Action) -> str:

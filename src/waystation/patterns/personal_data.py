@@ -23,11 +23,11 @@ SECRETS = re.compile(
 )
 BEARER = re.compile(r"\b(bearer|basic)\s{1,4}[\w.~+/=-]{6,4096}", re.IGNORECASE)
 EMAIL = re.compile(
-    r"(?<![\w.+%=-])[\w.+%'=/!#$&*?^{|}~-]{1,64}@(?:[\w-]{1,63}\.){1,8}[\w-]{2,24}\b"
+    r"(?<![\w.+%'=/!#$&*?^{|}~-])[\w.+%'=/!#$&*?^{|}~-]{1,64}@(?:[\w-]{1,63}\.){1,8}[\w-]{2,24}\b"
 )
 
 _TRACKING_URL = re.compile(
-    r"(?<![\w.@])(?:(?:https?://|www\.)[^\s<>\"]{0,200}?|"
+    r"(?<![\w.@/-])(?:(?:https?://|www\.)[^\s<>\"]{0,200}?|"
     r"(?:[a-z0-9-]{1,40}\.){1,4}[a-z]{2,6}/[^\s<>\"]{0,200}?)"
     r"(?:track|trknbr|ups\.com|usps\.com|fedex\.com|dhl\.|suivre|suivi|sendung|seguimiento|"
     r"tracciatura|parcel|colis|envios?\b|shipment)[^\s<>\"]{0,512}",
@@ -48,7 +48,7 @@ _MIXED = re.compile(
 
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{4}){2,7}(?:\s?[A-Z0-9]{1,4})?\b")
 _CARD = re.compile(r"(?<![\w#])\d{4}([ .\-/])\d{4,6}\1\d{4,5}(?:\1\d{2,4})?(?!\d)")
-_LONG_NUMBER = re.compile(r"(?<![\d#])\d(?:[\s-]?\d){12,29}")
+_LONG_NUMBER = re.compile(r"(?<![\d#])\d(?:[\s_,-]?\d){12,29}")
 """Cards and tracking numbers, whatever digits stand beside them."""
 
 _TRACKING_WORD = re.compile(

@@ -37,12 +37,15 @@ def redact(text: str) -> str:
 
 @cache
 def _lookalikes() -> dict[int, str]:
-    """Digits, spaces and hyphens that only look different."""
+    """Digits, spaces and hyphens that only look different, or that nobody sees."""
     return {
         **{n: str(unicodedata.digit(chr(n))) for n in range(128, 0x20000) if chr(n).isdecimal()},
         **dict.fromkeys(range(0x2010, 0x2016), "-"),
         **dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F), " "),
+        **dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF), ""),
         0x2212: "-",
+        0xFF20: "@",
+        0xFF0E: ".",
     }
 
 

@@ -21,10 +21,12 @@ from waystation.errors import (
 )
 from waystation.ids import secret_hash
 from waystation.patterns import redact
-from waystation.store import Put, Update, absent, attr, remove, set_to
-from waystation.times import iso
+from waystation.store import Delete, Put, Update, absent, attr, exists, key_of, set_to
+from waystation.times import iso, seconds_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from waystation.desk.acting.plans import Action, Plan
     from waystation.desk.acting.richpanel import Richpanel
     from waystation.desk.metrics import DeskMetrics
@@ -38,6 +40,8 @@ SUCCESS = "success"
 DRY_RUN = "dry_run"
 FAILED = "failed"
 UNKNOWN = "unknown"
+SKIPPED = "skipped"
+_LONGEST_FOR_RELAY = 60.0
 _MOST_PAYLOAD = 4_000
 
 
@@ -59,17 +63,29 @@ class Carrier:
         self._event_days = event_days
         self._audit_days = audit_days
 
-    async def do(self, envelope: Envelope, plan: Plan, action: Action, lease: Lease) -> str:
-        """Do one thing, unless it was done; what came of it."""
+    async def do(
+        self,
+        envelope: Envelope,
+        plan: Plan,
+        action: Action,
+        lease: Lease,
+        second_thoughts: Callable[[Action], Awaitable[str | None]],
+    ) -> str:
+        """Do one thing, unless it was done; what came of it. Before a reply is begun, it is asked
+        whether there are second thoughts about it."""
         known = await self._store.get(EventRecord.key(action.key))
         if known is not None and known.status != BEGUN:
             return known.result or SUCCESS
-        if action.call == "reply":
-            result = await self._reply(envelope, plan, action, lease, begun=known is not None)
-        else:
+        if action.call != "reply":
             result = await self._repeatable(envelope, action)
-        writes = self.records(envelope, plan, action, result)
-        await self._transact(lease, *writes)
+        elif known is not None:
+            why = "the work was interrupted while sending"
+            result = await self._looked(envelope, action, seconds_of(known.created_at), why)
+        elif (reason := await second_thoughts(action)) is not None:
+            result = f"{SKIPPED}: {reason}"
+        else:
+            result = await self._reply(envelope, plan, action, lease)
+        await self._transact(lease, *self.records(envelope, plan, action, result))
         self.count(action, result)
         return result
 
@@ -162,15 +178,15 @@ class Carrier:
         except NotFound as error:
             return _failed(error)
         except TooManyRequests as error:
+            if error.retry_after > _LONGEST_FOR_RELAY:  # nobody's support waits for a quota
+                return _failed(error)
             raise TryLater(f"the relay is full: {error}", retry_after=error.retry_after) from None
         return SUCCESS
 
-    async def _reply(
-        self, envelope: Envelope, plan: Plan, action: Action, lease: Lease, *, begun: bool
-    ) -> str:
+    async def _reply(self, envelope: Envelope, plan: Plan, action: Action, lease: Lease) -> str:
         assert self._vendor is not None
-        if begun:
-            return await self._looked(envelope, action, "the work was interrupted while sending")
+        await self._vendor.turn()
+        begun = self._store.clock()
         mark = self._record(envelope, plan, action, "", BEGUN)
         await self._transact(lease, Put(mark, when=absent()))
         try:
@@ -178,7 +194,7 @@ class Carrier:
         except VendorRefused as error:
             return _failed(error)
         except OutcomeOpen as error:
-            return await self._looked(envelope, action, str(error))
+            return await self._looked(envelope, action, begun, str(error))
         except TryLater:
             await self._unmark(action)  # it was not sent: that much is known
             raise
@@ -189,11 +205,11 @@ class Carrier:
             EventRecord.key(action.key), when=absent() | (attr("status") == BEGUN)
         )
 
-    async def _looked(self, envelope: Envelope, action: Action, why: str) -> str:
+    async def _looked(self, envelope: Envelope, action: Action, since: float, why: str) -> str:
         """What became of a reply that may have been sent."""
         assert self._vendor is not None
         try:
-            if await self._vendor.was_said(envelope.conversation, action.value):
+            if await self._vendor.was_said(envelope.conversation, action.value, since):
                 return SUCCESS
         except (VendorRefused, OutcomeOpen) as error:
             why = f"{why}; {error}"
@@ -210,7 +226,7 @@ class Carrier:
 
     # A person has looked
 
-    async def settle(self, parked: Unknown, sent: bool) -> None:
+    async def settle(self, parked: Unknown, *, sent: bool) -> None:
         """Write down what a person has found out about a reply."""
         result = SUCCESS if sent else f"{FAILED}: a person found that it was not sent"
         audit = AuditAction(
@@ -223,15 +239,11 @@ class Carrier:
             result=result,
             expires_at=self._store.now() + self._audit_days * 86_400,
         )
-        await self._store.transact(
-            Update(
-                EventRecord.key(parked.idempotency_key),
-                set_to("result", result),
-                remove("plan"),
-                when=attr("status").exists(),
-            ),
-            Put(audit),
-        )
+        writes: list[Write] = [Put(audit), Delete(key_of(parked), when=exists())]
+        key = EventRecord.key(parked.idempotency_key)
+        if await self._store.get(key) is not None:  # it is not kept for as long as the audit
+            writes.append(Update(key, set_to("result", result), when=exists()))
+        await self._store.transact(*writes)
 
 
 def _failed(error: Exception) -> str:

@@ -26,11 +26,17 @@ def waiting(before: StateChange, now: float, days: int) -> PendingFlow | None:
     return flow if now - seconds_of(flow.requested_at) < days * 86_400 else None
 
 
-def asked(flow: PendingFlow | None, now: float) -> PendingFlow:
+def asked(before: StateChange, now: float) -> PendingFlow:
     """The flow after one more question."""
-    return PendingFlow(NEED_ORDER_NUMBER, iso(now), 1 + (flow.attempts if flow else 0))
+    return PendingFlow(NEED_ORDER_NUMBER, iso(now), asks(before) + 1)
 
 
-def spent(flow: PendingFlow | None) -> bool:
+def asks(before: StateChange) -> int:
+    """How often the question was asked since it was last answered."""
+    flow = before.pending_flow
+    return max(before.order_asks or 0, flow.attempts if flow else 0)
+
+
+def spent(before: StateChange) -> bool:
     """Whether the question was asked often enough."""
-    return flow is not None and flow.attempts >= MOST_ASKS
+    return asks(before) >= MOST_ASKS

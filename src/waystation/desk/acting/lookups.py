@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.desk.deciding.decisions import Order
+from waystation.desk.deciding.judging import bounded
 from waystation.desk.tables import EventRecord, OrderTrace
 from waystation.errors import SettingsError, StoreError
 from waystation.times import iso
@@ -51,8 +51,7 @@ class Lookups:
         if (known := await self._remembered(key)) is not None:
             return known
         try:
-            async with asyncio.timeout(self._seconds):
-                found = await self._look(number)
+            found = await bounded(self._look(number), self._seconds)
             order = None if found is None else msgspec.convert(msgspec.to_builtins(found), Order)
         except Exception as error:  # noqa: BLE001 - it is the user's own code
             log.warning("an order lookup failed with %s", type(error).__name__)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from typing import TYPE_CHECKING
 
 from waystation.desk.tables import Cooldown
-from waystation.errors import StoreError, TooManyRequests, TryLater
+from waystation.errors import ConditionFailed, StoreError, TooManyRequests, TryLater
 from waystation.patterns import Limit, SharedLimiter
+from waystation.store import absent, attr
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUDGET = Limit(50, 30)
-LONGEST_WAIT = 2.0
-"""Seconds that a call waits for its turn here; for longer, its event goes back to the queue."""
+LONGEST_TURN = 60.0
+"""Seconds that a call waits for its turn here: a burst takes its time and costs no tries. For
+longer, its event goes back to the queue."""
 
-_LONGEST_COOLDOWN = 3_600.0
+_LONGEST_COOLDOWN = 86_400.0
 
 
 class Pace:
@@ -51,9 +54,9 @@ class Pace:
                     wait = max(0.05, error.retry_after)
                 else:
                     return
-            if wait > LONGEST_WAIT:
+            if wait > LONGEST_TURN:
                 raise TryLater(f"{self._vendor} gets no more calls for now", retry_after=wait)
-            await self._sleep(wait)
+            await self._sleep(wait * (1 + random.random() / 10))  # noqa: S311 - jitter
 
     async def _pause(self) -> float:
         cooling = await self._store.get(Cooldown.key(self._vendor))
@@ -66,6 +69,8 @@ class Pace:
             vendor=self._vendor, until=until, reason=reason, expires_at=int(until) + 60
         )
         try:
-            await self._store.put(cooling)
+            await self._store.put(cooling, when=absent() | (attr("until") < until))
+        except ConditionFailed:
+            pass  # it is to be left alone for longer still
         except StoreError as error:
             log.warning("the others do not hear of %s's pause: %s", self._vendor, error)

@@ -10,7 +10,7 @@ import msgspec
 from waystation.desk.acting import flows, throttles
 from waystation.desk.acting.plans import Action, Plan, StateChange
 from waystation.desk.acting.replies import Proposal, Replies
-from waystation.desk.deciding.decisions import Message
+from waystation.desk.deciding.decisions import UNKNOWN_INTENT, Decision, Message
 from waystation.desk.receiving.texts import normalised
 from waystation.desk.tables import AutoReply
 from waystation.patterns import redact
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waystation.desk.acting.lookups import Lookups
-    from waystation.desk.deciding.decisions import Decision
     from waystation.desk.deciding.judging import Judge
     from waystation.desk.receiving.envelopes import Envelope
     from waystation.desk.switches import SwitchState
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from waystation.patterns import Vault
     from waystation.store import Store
 
+_HARMLESS = Decision(intent=UNKNOWN_INTENT, confidence=1.0)
 UNCERTAIN = "uncertain"
 TRIAGE = "manual-triage"
 
@@ -56,35 +56,55 @@ class Planner:
     async def plan(
         self, envelope: Envelope, state: ConversationState | None, switches: SwitchState
     ) -> Plan:
-        before = StateChange.of(state)
+        found = StateChange.of(state)
+        before = msgspec.structs.replace(found)
         before.channel = envelope.channel if envelope.channel != "unknown" else before.channel
         before.last_processed_message_id = envelope.message_id or envelope.reference
         if envelope.closed is not None:
-            if before.closed and not envelope.closed:
-                before.agent_replied_at = None  # it was opened again: a new matter
+            if before.closed and not envelope.closed:  # it was opened again: a new matter
+                before.agent_replied_at = before.order_asks = None
             before.closed = envelope.closed
+        if self._is_said(envelope, before):
+            plan = await self._answered(envelope, before, switches)
+        else:
+            plan = self._listened(envelope, before, switches)
+        plan.before = found
+        return plan
+
+    def _is_said(self, envelope: Envelope, before: StateChange) -> bool:
+        """Whether a customer has written something. What comes along with a change of the ticket
+        was said before, unless it is new."""
         if envelope.author != "customer" or not (envelope.text or envelope.attachments):
-            return self._listened(envelope, before, switches)
-        return await self._answered(envelope, before, switches)
+            return False
+        if not envelope.update:
+            return True
+        return bool(envelope.text) and before.last_text_hash != self._hash(envelope.text)
 
     def _listened(self, envelope: Envelope, before: StateChange, switches: SwitchState) -> Plan:
         """An event that nobody wants an answer to: an agent's message, our own, or a new status."""
-        actions = []
         agent = envelope.author == "agent" and bool(envelope.text or envelope.attachments)
-        if agent and not self._is_ours(envelope, before):
+        if agent and not envelope.update and not self._is_ours(envelope, before):
             before.agent_replied_at = iso(self._store.clock())
-        if before.pending_flow is not None and (before.agent_replied_at or before.closed):
-            why = "closed" if before.closed else "an agent has answered"
-            actions.append(self._flow_ended(envelope, before, f"cancelled: {why}"))
-            before.pending_flow = None
-        return self._plan(envelope, switches, None, actions, before, before)
+            before.order_asks = None
+        actions = self._cancelled(envelope, before)
+        return self._plan(switches, None, actions, before, before)
+
+    def _cancelled(self, envelope: Envelope, before: StateChange) -> list[Action]:
+        """The end of a flow that nobody waits for any more."""
+        if before.pending_flow is None or not (before.agent_replied_at or before.closed):
+            return []
+        why = "closed" if before.closed else "an agent has answered"
+        ended = self._flow_ended(envelope, before, f"cancelled: {why}")
+        before.pending_flow = None
+        return [ended]
 
     async def _answered(
         self, envelope: Envelope, before: StateChange, switches: SwitchState
     ) -> Plan:
         now = self._store.clock()
+        before.last_text_hash = self._hash(envelope.text)
+        actions = self._cancelled(envelope, before)
         flow = flows.waiting(before, now, self._flow_days)
-        actions: list[Action] = []
         if before.pending_flow is not None and flow is None:
             actions.append(self._flow_ended(envelope, before, "expired"))
             before.pending_flow = None
@@ -100,17 +120,19 @@ class Planner:
         )
         refusal = throttles.why_not(envelope, decision, before, switches)
         if refusal is None:
-            proposal = await self._replies.propose(envelope, decision, flow, now)
+            proposal = await self._replies.propose(
+                envelope, decision, before, now, waiting=flow is not None
+            )
             refusal = self._held_back(proposal, before, switches, now)
         else:
             proposal = Proposal(reason=refusal)
-        if flow is not None and (proposal.ends_flow or decision.escalated):
-            ended = "done" if proposal.order is not None else "cancelled: a person has to look"
+        if flow is not None and _ends_flow(decision, proposal, refusal):
+            ended = "done" if proposal.answers else "cancelled: a person has to look"
             actions.append(self._flow_ended(envelope, before, ended))
         silent, replied = self._states(envelope, before, decision, proposal, refusal, now)
         vendor = self._vendor_actions(envelope, decision, proposal, refusal)
         actions = [*vendor, *actions, *self._handed_over(envelope, decision, switches)]
-        return self._plan(envelope, switches, decision, actions, replied, silent)
+        return self._plan(switches, decision, actions, replied, silent)
 
     def _held_back(
         self, proposal: Proposal, before: StateChange, switches: SwitchState, now: float
@@ -120,7 +142,27 @@ class Planner:
             return proposal.reason or "there is nothing to say"
         if throttles.switched_off(proposal.template, switches):
             return f"the template {proposal.template} is switched off"
-        return throttles.throttled(before, now)
+        return throttles.throttled(before, now, answered=proposal.answers)
+
+    def second_thoughts(
+        self,
+        envelope: Envelope,
+        plan: Plan,
+        action: Action,
+        state: ConversationState | None,
+        switches: SwitchState,
+    ) -> str | None:
+        """Why a reply that was planned, perhaps long ago, is not sent after all: because of the
+        switches as they stand now, or of what has happened to the conversation since."""
+        now, view = StateChange.of(state), msgspec.structs.replace(plan.silent)
+        for name in ("closed", "agent_replied_at", "risk_flags"):
+            if getattr(now, name) != getattr(plan.before, name):
+                setattr(view, name, getattr(now, name))
+        told = msgspec.structs.replace(envelope, closed=None)
+        reason = throttles.why_not(told, _HARMLESS, view, switches)
+        if reason is None and throttles.switched_off(action.template or "", switches):
+            reason = f"the template {action.template} is switched off"
+        return reason
 
     def _states(
         self,
@@ -137,17 +179,19 @@ class Planner:
             last_intent=decision.intent,
             last_routing_confidence=decision.confidence,
             last_routed_team=self._team(decision) or before.last_routed_team,
-            risk_flags=sorted({*before.risk_flags, *decision.risk_flags}),
+            risk_flags=sorted({*before.risk_flags, *_flags(decision)}),
             last_order=proposal.order or before.last_order,
         )
-        if proposal.ends_flow or decision.escalated:
+        if _ends_flow(decision, proposal, refusal):
             silent.pending_flow = None
+            silent.order_asks = None if proposal.answers else flows.asks(before) or None
         if refusal is not None or proposal.text is None:
             return silent, silent
         lately = [iso(at) for at in throttles.recent(before, now)]
         replied = msgspec.structs.replace(
             silent,
             pending_flow=proposal.asks or silent.pending_flow,
+            order_asks=proposal.asks.attempts if proposal.asks else silent.order_asks,
             auto_replies=[*lately, iso(now)],
             last_auto_reply=AutoReply(
                 type=proposal.template or "",
@@ -172,7 +216,7 @@ class Planner:
         about: dict[str, Any] = {
             "intent": decision.intent,
             "confidence": decision.confidence,
-            "risk_flags": decision.risk_flags,
+            "risk_flags": _flags(decision),
             "channel": envelope.channel,
             "reasons": [redact(reason)[:300] for reason in decision.reasons[:5]],
         }
@@ -215,7 +259,7 @@ class Planner:
         if decision.escalated or decision.confidence >= self._rules.route_at:
             return list(dict.fromkeys([decision.intent, *decision.tags]))
         if decision.confidence >= self._rules.uncertain_at:
-            return [UNCERTAIN, decision.intent]
+            return list(dict.fromkeys([UNCERTAIN, decision.intent]))
         return [TRIAGE]
 
     def _handed_over(
@@ -235,7 +279,7 @@ class Planner:
             "intents": decision.intents,
             "team": self._team(decision),
             "confidence": decision.confidence,
-            "risk_flags": decision.risk_flags,
+            "risk_flags": _flags(decision),
             "escalated": decision.escalated,
         }
         return [
@@ -258,7 +302,6 @@ class Planner:
 
     def _plan(
         self,
-        envelope: Envelope,
         switches: SwitchState,
         decision: Decision | None,
         actions: list[Action],
@@ -273,17 +316,18 @@ class Planner:
             mode="automation_candidate" if automatic and allowed else "route_only",
             safe_mode=switches.safe_mode,
             automation_enabled=switches.automation_enabled,
-            dry_run=not self._may_act(envelope),
             intent=decision.intent if decision else None,
             actions=actions,
+            before=silent,
             replied=replied,
             silent=silent,
         )
 
-    def _may_act(self, envelope: Envelope) -> bool:
+    def is_dry(self, envelope: Envelope) -> bool:
+        """Whether what would be asked of the vendor is only written down."""
         if not self._outbound:
-            return False
-        return self._recipients is None or envelope.recipient in self._recipients
+            return True
+        return self._recipients is not None and envelope.recipient not in self._recipients
 
     def _is_ours(self, envelope: Envelope, before: StateChange) -> bool:
         """Whether a message of an agent is what the desk itself has said."""
@@ -292,3 +336,16 @@ class Planner:
 
     def _hash(self, text: str) -> str:
         return hmac.digest(self._key, normalised(text).encode(), "sha256").hex()[:32]
+
+
+def _flags(decision: Decision) -> list[str]:
+    """An escalation leaves a mark, whether or not it has a name."""
+    return decision.risk_flags or (["escalated"] if decision.escalated else [])
+
+
+def _ends_flow(decision: Decision, proposal: Proposal, refusal: str | None) -> bool:
+    """Whether the desk stops waiting for an answer. One that it has but may not act on yet is still
+    waited for."""
+    if decision.escalated or proposal.gives_up:
+        return True
+    return proposal.answers and (refusal is None or proposal.text is None)

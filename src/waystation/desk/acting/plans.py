@@ -29,6 +29,8 @@ _CHANGING = (
     "channel",
     "agent_replied_at",
     "closed",
+    "order_asks",
+    "last_text_hash",
 )
 
 
@@ -60,6 +62,8 @@ class StateChange(msgspec.Struct, kw_only=True, omit_defaults=True):
     channel: str | None = None
     agent_replied_at: str | None = None
     closed: bool | None = None
+    order_asks: int | None = None
+    last_text_hash: str | None = None
 
     @classmethod
     def of(cls, state: ConversationState | None) -> StateChange:
@@ -70,26 +74,25 @@ class StateChange(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """`replied` is the state if the reply is sent, or if it is not known whether it was; `silent`
-    the state without it."""
+    """`before` is the state that the plan was made with, `replied` the state after it if the reply
+    is sent, or if it is not known whether it was, and `silent` the state without it."""
 
     mode: Mode
     safe_mode: bool
     automation_enabled: bool
-    dry_run: bool
     intent: str | None = None
     actions: list[Action] = msgspec.field(default_factory=list)
+    before: StateChange
     replied: StateChange
     silent: StateChange
 
-    @property
-    def steps(self) -> list[Action]:
+    def steps(self, *, dry_run: bool) -> list[Action]:
         """What has to be done, rather than written down only. In a dry run nothing is asked of the
         vendor; the relay is in this house."""
         return [
             action
             for action in self.actions
-            if action.call == "relay" or (action.call != "none" and not self.dry_run)
+            if action.call == "relay" or (action.call != "none" and not dry_run)
         ]
 
     def reply(self) -> Action | None:

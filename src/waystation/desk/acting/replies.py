@@ -14,6 +14,7 @@ from waystation.desk.tables import OrderTrace, PendingFlow
 
 if TYPE_CHECKING:
     from waystation.desk.acting.lookups import Lookups
+    from waystation.desk.acting.plans import StateChange
     from waystation.desk.deciding.decisions import Decision, Order
     from waystation.desk.deciding.rules import Rules
     from waystation.desk.receiving.envelopes import Envelope
@@ -22,14 +23,16 @@ _ORDER_STATUS = "order_status"
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply, or the reason why there is none. `asks` is the flow that a question opens."""
+    """A reply, or the reason why there is none. `asks` is the flow that a question opens, `answers`
+    that it goes on with one, and `gives_up` that there is no more point in waiting."""
 
     template: str | None = None
     text: str | None = None
     reason: str | None = None
     asks: PendingFlow | None = None
     order: OrderTrace | None = None
-    ends_flow: bool = False
+    answers: bool = False
+    gives_up: bool = False
 
 
 class Replies:
@@ -38,50 +41,46 @@ class Replies:
         self._lookups = lookups
 
     async def propose(
-        self, envelope: Envelope, decision: Decision, flow: PendingFlow | None, now: float
+        self,
+        envelope: Envelope,
+        decision: Decision,
+        before: StateChange,
+        now: float,
+        *,
+        waiting: bool,
     ) -> Proposal:
         if decision.reply_text is not None:
             return Proposal(template=CUSTOM, text=decision.reply_text)
-        number = order_number(envelope.text, asked=flow is not None)
-        resumed = flow is not None and number is not None
-        wanted = _ORDER_STATUS if resumed and decision.reply is None else decision.reply
+        number = order_number(envelope.text, asked=waiting)
+        answers = waiting and number is not None
+        wanted = _ORDER_STATUS if answers and decision.reply is None else decision.reply
         if wanted is None:
-            return self._no_answer(flow, now)
+            return self._question(before, now) if waiting else Proposal(reason="no template fits")
         template = self._templates.get(wanted)
         if template is None:
             return Proposal(reason=f"there is no template {wanted}")
         if not template.fields:
             return Proposal(template=wanted, text=template.text)
         if number is None:
-            return self._question(flow, now)
-        return await self._with_order(envelope, wanted, number, resumed)
-
-    async def _with_order(
-        self, envelope: Envelope, wanted: str, number: str, resumed: bool
-    ) -> Proposal:
+            return self._question(before, now)
         trace = self._lookups.trace(number)
         order = await self._lookups.find(envelope, number)
         if order is None:
             reason = "the order could not be looked up"
-            return Proposal(reason=reason, order=trace, ends_flow=resumed)
-        text = _filled(self._templates[wanted].text, order)
-        return Proposal(template=wanted, text=text, order=trace, ends_flow=resumed)
+            return Proposal(reason=reason, order=trace, answers=answers)
+        text = _filled(template.text, order)
+        return Proposal(template=wanted, text=text, order=trace, answers=answers)
 
-    def _question(self, flow: PendingFlow | None, now: float) -> Proposal:
+    def _question(self, before: StateChange, now: float) -> Proposal:
         """Ask for the order's number, unless that was done often enough or would not help."""
         template = self._templates.get(NEED_ORDER_NUMBER)
         if not self._lookups.possible or template is None:
             return Proposal(reason="orders cannot be looked up")
-        if flows.spent(flow):
-            return Proposal(reason="the order's number was asked for twice", ends_flow=True)
-        return Proposal(template=NEED_ORDER_NUMBER, text=template.text, asks=flows.asked(flow, now))
-
-    def _no_answer(self, flow: PendingFlow | None, now: float) -> Proposal:
-        """A message that is about nothing we answer. Where it should have answered our question, we
-        ask once more."""
-        if flow is None:
-            return Proposal(reason="there is no template for it")
-        return self._question(flow, now)
+        if flows.spent(before):
+            return Proposal(reason="the order's number was asked for twice", gives_up=True)
+        return Proposal(
+            template=NEED_ORDER_NUMBER, text=template.text, asks=flows.asked(before, now)
+        )
 
 
 def _filled(text: str, order: Order) -> str:

@@ -13,10 +13,10 @@ from urllib.parse import quote
 import msgspec
 
 from waystation.backoff import backoff
-from waystation.desk.acting.pacing import LONGEST_WAIT
 from waystation.desk.receiving.texts import normalised, plain
 from waystation.errors import TryLater, WaystationError
 from waystation.outbound import seconds_asked
+from waystation.times import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,11 +26,17 @@ if TYPE_CHECKING:
     from waystation.outbound import Outbound, Reply
 
 SECONDS = 5.0
+LONGEST_WAIT = 2.0
+"""Seconds between two tries of one call; for longer, its event goes back to the queue."""
+
 _TRIES = 3
 _COOLDOWN = 30.0
 _REFUSED_COOLDOWN = 60.0
 _AWAY_SECONDS = 15.0
 _MOST_ANSWER = 512 * 1024
+_MOST_LOOKED_AT = 100
+_MUCH_LONGER = 4
+_SKEW_SECONDS = 120.0
 _OURS = {"operator", "agent", "admin", "user"}
 
 
@@ -76,8 +82,12 @@ class Richpanel:
         comment = {"body": text, "sender_type": "operator"}
         await self._ask("PUT", conversation, "", {"ticket": {"comment": comment}}, once=True)
 
-    async def was_said(self, conversation: str, text: str) -> bool:
-        """Whether a conversation has a message of ours with this text."""
+    async def turn(self) -> None:
+        """Wait until the vendor may be called; a reply takes its turn before it is begun."""
+        await self._pace.turn()
+
+    async def was_said(self, conversation: str, text: str, since: float) -> bool:
+        """Whether a conversation has a message of ours with this text that is not older."""
         reply = await self._ask("GET", conversation, "", None)
         if not reply.whole:
             raise OutcomeOpen("the conversation is too long to be looked through")
@@ -86,16 +96,23 @@ class Richpanel:
         except (msgspec.DecodeError, RecursionError):
             raise OutcomeOpen("the conversation cannot be read") from None
         wanted = normalised(text)
-        return any(normalised(plain(said)) == wanted for said in _said_by_us(found))
+        longest = _MUCH_LONGER * len(text) + 1_000
+        return any(
+            at >= since - _SKEW_SECONDS
+            and len(said) <= longest
+            and normalised(plain(said)) == wanted
+            for said, at in _said_by_us(found)[-_MOST_LOOKED_AT:]
+        )
 
     async def _ask(
         self, method: str, conversation: str, rest: str, body: object, *, once: bool = False
     ) -> Reply:
-        """Call the vendor. `once` is for what must not be done twice."""
+        """Call the vendor. `once` is for what must not be done twice, and has had its turn."""
         url = f"{self._url}/tickets/{quote(conversation, safe='')}{rest}"
         content = None if body is None else msgspec.json.encode(body)
         for attempt in range(1, _TRIES + 1):
-            await self._pace.turn()
+            if attempt > 1 or not once:
+                await self._pace.turn()
             reply = await self._outbound.request(
                 method,
                 url,
@@ -128,7 +145,7 @@ class Richpanel:
             return  # the next turn waits
         if 300 <= status < 500 and status not in (408, 425):
             raise VendorRefused(f"Richpanel answered {status}")
-        if once and reply.sent and status != 503:
+        if once and reply.sent:
             raise OutcomeOpen(reply.error or f"Richpanel answered {status}")
         wait = asked or backoff(attempt, first=0.25, longest=LONGEST_WAIT)
         if wait > LONGEST_WAIT:
@@ -142,7 +159,8 @@ class Richpanel:
         return reply.ok
 
 
-def _said_by_us(found: Any) -> list[str]:
+def _said_by_us(found: Any) -> list[tuple[str, float]]:
+    """What was said, and when; what has no time is as old as can be."""
     ticket = found.get("ticket", found) if isinstance(found, dict) else {}
     messages = ticket.get("comments") or ticket.get("messages") if isinstance(ticket, dict) else []
     said = []
@@ -152,5 +170,5 @@ def _said_by_us(found: Any) -> list[str]:
         ours = str(message.get("sender_type", "")).lower() in _OURS or message.get("is_operator")
         text = message.get("body") or message.get("plain_body") or message.get("text")
         if ours and isinstance(text, str):
-            said.append(text)
+            said.append((text, seconds_of(str(message.get("created_at")))))
     return said

@@ -32,6 +32,7 @@ def why_not(
         (bool(envelope.closed or (before.closed and envelope.closed is None)), "it is closed"),
         (before.agent_replied_at is not None, "an agent has answered"),
         (not envelope.text.strip(), "there is no text, only attachments"),
+        (envelope.cut, "it is too long to be read whole"),
     ]
     return next((reason for holds, reason in refusals if holds), None)
 
@@ -41,10 +42,11 @@ def switched_off(template: str, switches: SwitchState) -> bool:
     return not switches.templates.get(template, template != CUSTOM)
 
 
-def throttled(before: StateChange, now: float) -> str | None:
-    """Why a conversation has had enough automatic replies for now, if it has."""
+def throttled(before: StateChange, now: float, *, answered: bool = False) -> str | None:
+    """Why a conversation has had enough automatic replies for now, if it has. Who has `answered`
+    our question need not wait for what comes of it."""
     lately = recent(before, now)
-    if any(now - at < _BETWEEN for at in lately):
+    if not answered and any(now - at < _BETWEEN for at in lately):
         return f"there was a reply less than {_BETWEEN // 60} minutes ago"
     if len(lately) >= _A_DAY:
         return f"there were {_A_DAY} replies within a day"

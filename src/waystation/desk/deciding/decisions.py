@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -11,9 +10,9 @@ from msgspec import Meta
 
 from waystation.patterns import redact
 
+_MOST_DIGITS = 4
 _NAME = r"^[a-z0-9][a-z0-9_-]{0,39}$"
 Name = Annotated[str, Meta(pattern=_NAME)]
-_is_name = re.compile(_NAME).match
 
 UNKNOWN_INTENT = "unknown"
 CUSTOM = "custom"
@@ -78,10 +77,9 @@ def checked(given: object, teams: set[str]) -> Decision:
         decision = msgspec.convert(msgspec.to_builtins(given), Decision)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+    for name in (decision.intent, *decision.intents, *decision.tags, *decision.risk_flags):
+        if redact(name) != name or sum(c.isdigit() for c in name) > _MOST_DIGITS:
+            raise ValueError("a name that could be somebody's number")
     if decision.team is not None and decision.team not in teams:
         raise ValueError(f"there is no team {decision.team!r}: use {', '.join(sorted(teams))}")
     return decision
-
-
-def is_name(text: str) -> bool:
-    return _is_name(text) is not None

@@ -6,20 +6,25 @@ import asyncio
 import importlib
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from waystation.desk.deciding.decisions import checked
+from waystation.desk.deciding.phrases import words
 from waystation.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from waystation.desk.deciding.decisions import Decider, Decision, Message
     from waystation.desk.deciding.rules import Rules
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_QUOTED = 3
+"""So many words of the customer's in a row are a quotation."""
 
 
 class Judge:
@@ -43,16 +48,11 @@ class Judge:
         if self._decider is None:
             return by_rules
         try:
-            async with asyncio.timeout(self._seconds):
-                given = await self._decider(message)
+            given = await bounded(self._decider(message), self._seconds)
             decided = checked(given, self.rules.teams)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return self._instead(by_rules, "CancelledError")
         except Exception as error:  # noqa: BLE001 - it is the user's own code
             return self._instead(by_rules, type(error).__name__)
+        decided = _without_quotes(decided, message)
         if not by_rules.escalated:
             return decided
         return msgspec.structs.replace(
@@ -71,6 +71,44 @@ class Judge:
             self._failed()
         reason = f"the decider failed with {error}, so the rules decided"
         return msgspec.structs.replace(by_rules, reasons=[reason, *by_rules.reasons][:20])
+
+
+class Cancelled(Exception):
+    """What the user's own code awaited was cancelled."""
+
+
+async def bounded(work: Awaitable[T], seconds: float) -> T:
+    """What the user's own code gives, in time; TimeoutError also when it will not stop."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        task.add_done_callback(_ignored)
+        raise TimeoutError
+    if task.cancelled():
+        raise Cancelled
+    return task.result()
+
+
+def _ignored(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _without_quotes(decision: Decision, message: Message) -> Decision:
+    """A decision whose reasons do not repeat what the customer wrote: that is nowhere kept."""
+    said = f" {' '.join(words(message.text))} "
+    kept = []
+    for reason in decision.reasons:
+        there = words(reason)
+        runs = (there[n : n + _QUOTED] for n in range(max(1, len(there) - _QUOTED + 1)))
+        quoted = any(f" {' '.join(run)} " in said for run in runs if len(run) == _QUOTED)
+        kept.append("a reason that repeats the message" if quoted else reason)
+    return msgspec.structs.replace(decision, reasons=kept)
 
 
 def imported(setting: str, path: str) -> Any:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-MOST_WORDS = 600
-"""Words of a text that are looked at: what a message is about is said at its beginning."""
+MOST_WORDS = 1_500
+"""Words of a text that are looked at: more than fit into the characters that are."""
 
 _GAP = "..."
 _LONGEST_GAP = 4

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from waystation.desk.receiving.texts import normalised, plain
+from waystation.desk.receiving.texts import MOST, normalised, plain
 from waystation.errors import InvalidInput
+from waystation.patterns import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,10 +53,19 @@ _CHANNEL_NAMES = {
 }
 _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _HASHED_ID = re.compile(r"~[0-9a-f]{40}")
-_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. :/-]{0,63}")
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/ -]{0,63}")
+_UPDATE = re.compile(
+    r"updat|assign|tag|clos|resolv|status|merg|snooz|priorit|delet|archiv|open|rating|csat",
+    re.IGNORECASE,
+)
+_SAID = re.compile(r"messag|comment|reply|replied|creat", re.IGNORECASE)
+_MANY_DIGITS = re.compile(r"(?:\d\D{0,2}){5}")
 _MOST_ID = 1_000
 _MOST_MESSAGES = 500
-_CLOSED = {"closed", "resolved", "solved", "archived", "spam", "deleted"}
+_CLOSED = {
+    *("closed", "resolved", "solved", "archived", "spam", "deleted", "completed", "complete"),
+    *("done", "merged", "trash", "trashed"),
+}
 _OPEN = {"open", "new", "reopened", "pending", "snoozed", "on-hold", "on_hold"}
 _AGENTS = {"agent", "operator", "admin", "staff", "user", "outbound"}
 _CUSTOMERS = {"customer", "end_user", "end-user", "requester", "contact", "visitor", "inbound"}
@@ -89,7 +99,18 @@ _AUTHOR = (
     "direction",
 )
 _IS_AGENT = ("message.is_operator", "is_operator", "message.is_agent", "is_agent")
-_STATUS = ("ticket.status", "conversation.status", "ticket_status", "conversation_status", "status")
+_STATUS = (
+    "ticket.status",
+    "ticket.status.name",
+    "conversation.status",
+    "conversation.status.name",
+    "ticket_status",
+    "conversation_status",
+    "status",
+    "status.name",
+)
+_IS_CLOSED = ("ticket.closed", "conversation.closed", "closed")
+_UPDATED = ("updated_at", "ticket.updated_at", "conversation.updated_at")
 _ATTACHMENTS = ("attachments", "message.attachments", "comment.attachments")
 _RECIPIENT = ("customer.email", "customer_email", "email", "ticket.customer.email", "from.address")
 
@@ -106,9 +127,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     message_id: str | None = None
     event_type: str
+    update: bool = False
+    """Whether it says that something changed, rather than that somebody wrote."""
+
     channel: str = "unknown"
     author: Author = "customer"
     text: str = ""
+    cut: bool = False
     created_at: str | None = None
     closed: bool | None = None
     attachments: int = 0
@@ -131,15 +156,18 @@ def read(body: bytes, received_at: str) -> Envelope:
     message = _identifier(payload, _MESSAGE)
     text = plain(_text(payload))
     status = _word(payload, _STATUS)
-    closed = True if status in _CLOSED else False if status in _OPEN else None
+    closed = _closed(payload, status)
     attachments = _count(payload)
     created = _created(payload)
     conversation_id = kept_id(conversation)
-    if message is not None:
+    update = bool(_UPDATE.search(event_type)) and not _SAID.search(event_type)
+    if update and closed is not None:
+        reference = _of_status(payload, f"{event_type} {status} {message}", received_at)
+    elif message is not None:
         reference = kept_id(message)
     else:
-        said = normalised(text) or f"{event_type} {status or ''} {attachments}"
-        reference = sha256((said + _bucket(created)).encode("utf-8", "replace")).hexdigest()
+        said = normalised(text[:MOST]) or f"{event_type} {status or ''} {attachments}"
+        reference = _digest(said + _bucket(created))
     normal = msgspec.json.encode(payload, order="deterministic")
     return Envelope(
         event_id=f"evt:rp:{conversation_id}:{reference}",
@@ -148,9 +176,11 @@ def read(body: bytes, received_at: str) -> Envelope:
         reference=reference,
         message_id=None if message is None else kept_id(message),
         event_type=event_type,
+        update=update,
         channel=_channel(payload),
         author=_author(payload, event_type),
-        text=text,
+        text=text[:MOST],
+        cut=len(text) > MOST,
         created_at=created,
         closed=closed,
         attachments=attachments,
@@ -159,6 +189,25 @@ def read(body: bytes, received_at: str) -> Envelope:
         payload_sha256=sha256(normal).hexdigest(),
         payload_bytes=len(normal),
     )
+
+
+def _closed(payload: dict[str, Any], status: str | None) -> bool | None:
+    if status in _CLOSED or True in _values(payload, _IS_CLOSED):
+        return True
+    return False if status in _OPEN or False in _values(payload, _IS_CLOSED) else None
+
+
+def _of_status(payload: dict[str, Any], what: str, received_at: str) -> str:
+    """What a change of status is known by. It is not the message that it comes with, and the same
+    change may come again: without an id or a time of its own, it is one of this minute."""
+    if (own := _identifier(payload, ("event_id",))) is not None:
+        return kept_id(own)
+    updated = next((at for v in _values(payload, _UPDATED) if (at := _time(v))), None)
+    return _digest(what + (updated or _bucket(received_at)))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def kept_id(given: str) -> str:
@@ -208,6 +257,8 @@ def _identifier(payload: dict[str, Any], paths: tuple[str, ...]) -> str | None:
         if text := str(value).strip():
             if len(text) > _MOST_ID:
                 raise InvalidInput(paths[0], f"must have at most {_MOST_ID} characters")
+            if text in (".", ".."):
+                raise InvalidInput(paths[0], "must be an id")
             return text
     return None
 
@@ -215,7 +266,8 @@ def _identifier(payload: dict[str, Any], paths: tuple[str, ...]) -> str | None:
 def _event_type(payload: dict[str, Any]) -> str:
     for text in _strings(payload, _EVENT_TYPE):
         if _TYPE.fullmatch(text):
-            return text
+            readable = redact(text) == text and not _MANY_DIGITS.search(text)
+            return text if readable else "other"
     raise InvalidInput("event_type", "is needed: letters, digits and _.:/- , at most 64")
 
 
@@ -260,11 +312,15 @@ def _author(payload: dict[str, Any], event_type: str) -> Author:
     word = _word(payload, _AUTHOR)
     if word in _SYSTEMS:
         return "system"
-    if word in _AGENTS or True in _values(payload, _IS_AGENT):
+    if word in _AGENTS or any(map(_is_true, _values(payload, _IS_AGENT))):
         return "agent"
     if word in _CUSTOMERS:
         return "customer"
     return "agent" if re.search(r"agent|operator", event_type, re.IGNORECASE) else "customer"
+
+
+def _is_true(value: Any) -> bool:
+    return value is True or value == 1 or str(value).strip().lower() in ("true", "yes", "1")
 
 
 def _count(payload: dict[str, Any]) -> int:
