@@ -148,7 +148,7 @@ async def answers(home: Path) -> dict[str, Any]:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as home:
-        files = {"store": f"sqlite:///{home}/bench.db", "blobs": f"file:{home}/blobs"}
+        files: dict[str, Any] = {"store": f"sqlite:///{home}/bench.db", "blobs": f"file:{home}/blobs"}
         async with running(settings_with(**files)) as runtime:
             one = await throughput(runtime)
             two = await growth(runtime)

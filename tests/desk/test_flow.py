@@ -218,3 +218,9 @@ async def test_an_agent_may_be_said_to_be_one_in_words(local: Counter) -> None:
     await local.automate()
     await local.write(WHERE, is_operator="true")
     assert await local.done() == []
+
+
+async def test_a_change_of_the_ticket_gets_no_reply(local: Counter) -> None:
+    await local.automate()
+    await local.write(WHERE, event_type="ticket_tagged")
+    assert [kind for kind, _ in await local.done()] == ["route", "tag"]

@@ -41,7 +41,7 @@ ROUTES = [
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_the_desk_does_not_exist_for_tenants(dry: Counter, method: str, path: str) -> None:
     tenant = await dry.hub.server.sign_up("tenant@example.com")
-    body = None if method == "GET" else {}
+    body: dict[str, Any] | None = None if method == "GET" else {}
     answer = await dry.hub.call(method, path, body, token=tenant["access_token"])
     assert answer.status == 404
     assert (await dry.hub.server.call(method, path, body)).status == 401

@@ -80,7 +80,7 @@ async def stop(counter: Counter, wire: Tripwire) -> bool:
     """Work on what is queued until the wire trips."""
     messages = await counter.desk.queue.receive()
     for message in messages:
-        work = asyncio.create_task(counter.consumer.handle(message))
+        work = asyncio.ensure_future(counter.consumer.handle(message))
         while not work.done() and not wire.dead:
             await asyncio.sleep(0.001)
         if wire.dead:  # what a dead process held stays as it is
@@ -207,7 +207,7 @@ async def test_a_slow_worker_does_not_overwrite_its_successor(local: Counter) ->
         return plan
 
     planner.plan = slow
-    late = asyncio.create_task(local.consumer.handle(message))
+    late = asyncio.ensure_future(local.consumer.handle(message))
     await reached.wait()
     planner.plan = real
     local.clock.advance(70)

@@ -58,4 +58,4 @@ def _one_receive_at_a_time() -> None:
                 return found
             time.sleep(_POLL_SECONDS)
 
-    moto.sqs.models.SQSBackend.receive_message = alone  # type: ignore[method-assign]
+    moto.sqs.models.SQSBackend.receive_message = alone  # type: ignore[method-assign,assignment]

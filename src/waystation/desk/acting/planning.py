@@ -218,10 +218,10 @@ class Planner:
             "confidence": decision.confidence,
             "risk_flags": _flags(decision),
             "channel": envelope.channel,
-            "reasons": [redact(reason)[:300] for reason in decision.reasons[:5]],
+            "reasons": [reason[:300] for reason in decision.reasons[:5]],
         }
         if refusal is not None:
-            about["no_reply"] = redact(refusal)[:200]
+            about["no_reply"] = refusal[:200]
         found: list[Action] = []
         if (team := self._team(decision)) is not None:
             found.append(

@@ -32,6 +32,7 @@ def why_not(
         (bool(envelope.closed or (before.closed and envelope.closed is None)), "it is closed"),
         (before.agent_replied_at is not None, "an agent has answered"),
         (not envelope.text.strip(), "there is no text, only attachments"),
+        (envelope.update, "the ticket was changed, and nobody wrote"),
         (envelope.cut, "it is too long to be read whole"),
     ]
     return next((reason for holds, reason in refusals if holds), None)

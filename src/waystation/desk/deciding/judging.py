@@ -13,6 +13,7 @@ import msgspec
 from waystation.desk.deciding.decisions import checked
 from waystation.desk.deciding.phrases import words
 from waystation.errors import SettingsError
+from waystation.patterns import redact
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,14 +101,15 @@ def _ignored(task: asyncio.Future[Any]) -> None:
 
 
 def _without_quotes(decision: Decision, message: Message) -> Decision:
-    """A decision whose reasons do not repeat what the customer wrote: that is nowhere kept."""
+    """A decision whose reasons do not repeat what the customer wrote: that is nowhere kept. What
+    else could be personal in them is masked."""
     said = f" {' '.join(words(message.text))} "
     kept = []
     for reason in decision.reasons:
         there = words(reason)
         runs = (there[n : n + _QUOTED] for n in range(max(1, len(there) - _QUOTED + 1)))
         quoted = any(f" {' '.join(run)} " in said for run in runs if len(run) == _QUOTED)
-        kept.append("a reason that repeats the message" if quoted else reason)
+        kept.append("a reason that repeats the message" if quoted else redact(reason))
     return msgspec.structs.replace(decision, reasons=kept)
 
 

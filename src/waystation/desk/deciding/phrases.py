@@ -38,8 +38,10 @@ class _Step(NamedTuple):
 
 def words(text: str) -> list[str]:
     """The words of a text as phrases are compared with them: small letters, no accents."""
-    plain = unicodedata.normalize("NFKD", _APOSTROPHES.sub("", text.casefold()))
-    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    plain = _APOSTROPHES.sub("", text.casefold())
+    if not plain.isascii():
+        plain = unicodedata.normalize("NFKD", plain)
+        plain = "".join(c for c in plain if not unicodedata.combining(c))
     return _OTHER.sub(" ", plain).split()[:MOST_WORDS]
 
 
