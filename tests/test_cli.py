@@ -126,7 +126,11 @@ def test_the_doctor_finds_a_new_install_healthy(
     assert main(["doctor"]) == 0
     output = capsys.readouterr().out
     assert [line.split()[:2] for line in output.splitlines()] == [
-        ["ok", part] for part in ("settings", "store", "secret", "queue", "blobs", "clock", "slack")
+        ["ok", part]
+        for part in (
+            *("settings", "store", "secret", "queue", "blobs", "clock"),
+            *("desk", "richpanel", "slack"),
+        )
     ]
 
 

@@ -34,12 +34,12 @@ def test_the_environment_is_read() -> None:
         KINDS,
         environ={
             "WAYSTATION_PORT": "9000",
-            "WAYSTATION_DESK_OUTBOUND": "true",
+            "WAYSTATION_DESK_EXCERPTS": "true",
             "WAYSTATION_ALLOW_NETWORKS": "10.0.0.0/8, 192.168.0.0/16",
             "HOME": "/root",
         },
     )
-    assert (settings.port, settings.of(DeskSettings).desk_outbound) == (9000, True)
+    assert (settings.port, settings.of(DeskSettings).desk_excerpts) == (9000, True)
     assert settings.networks == ["10.0.0.0/8", "192.168.0.0/16"]
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
 
 from tests.desk.counter import WHERE, desk_at
+from tests.support.endpoint import served
 from waystation.desk import Decision, Labelled, Message, evaluate, load_rules
 from waystation.desk.deciding.evaluation import read_labelled
 from waystation.desk.deciding.phrases import Phrases
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 RULES = load_rules()
+ESCALATIONS = {"chargeback", "legal_threat", "harassment", "fraud"}
 
 
 def decided(text: str, **more: Any) -> Decision:
@@ -266,6 +272,65 @@ async def test_a_decider_that_would_block_everybody_is_refused(clock: ManualCloc
             raise AssertionError
 
 
+# The example of the documentation
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The decider that the documentation shows."""
+    page = (Path(__file__).parents[2] / "docs" / "desk.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    module = ModuleType("desk_example")
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, "desk_example", module)
+    return module
+
+
+async def routed_by_model(
+    clock: ManualClock, example: ModuleType, handle: Any
+) -> tuple[str, list[str]]:
+    async with served(handle) as url:
+        example.MODEL_URL = url  # type: ignore[attr-defined]
+        settings = {"desk_decider": "desk_example:decide", "desk_decider_seconds": 0.5}
+        async with desk_at(clock, **settings) as counter:
+            await counter.write("please cancel my order, mail ann@example.com")
+            payload = (await counter.audit())[0]["payload"]
+            return payload["team"], payload["reasons"]
+
+
+async def test_a_language_model_decides(clock: ManualClock, example: ModuleType) -> None:
+    asked: list[str] = []
+
+    async def model(request: web.Request) -> web.StreamResponse:
+        asked.append((await request.json())["messages"][0]["content"])
+        content = '{"intent": "vip", "team": "leadership", "confidence": 0.9}'
+        return web.json_response({"choices": [{"message": {"content": content}}]})
+
+    team, reasons = await routed_by_model(clock, example, model)
+    assert (team, reasons) == ("leadership", ["decided by the model"])
+    assert "***@***" in asked[0]
+    assert "ann@" not in asked[0]
+
+
+@pytest.mark.parametrize("trouble", ["500", "hang", "nonsense", "no team"])
+async def test_a_language_model_may_fail(
+    clock: ManualClock, example: ModuleType, trouble: str
+) -> None:
+    async def model(request: web.Request) -> web.StreamResponse:
+        if trouble == "500":
+            return web.Response(status=500)
+        if trouble == "hang":
+            await asyncio.sleep(1)
+        content = '{"intent": "vip", "team": "nobody", "confidence": 0.9}'
+        if trouble == "nonsense":
+            content = "I think that it is about an order."
+        return web.json_response({"choices": [{"message": {"content": content}}]})
+
+    team, reasons = await routed_by_model(clock, example, model)
+    assert team == "backend"
+    assert reasons[0].startswith("the decider failed with ")
+
+
 # Order lookups
 
 lookups: list[str] = []
@@ -330,9 +395,9 @@ async def test_the_figures_of_the_documentation() -> None:
     judged = await evaluate(RULES, read_labelled(DATA / "messages.jsonl"))
     page = (Path(__file__).parents[2] / "docs" / "desk.md").read_text()
     assert f"{judged.accuracy:.1%} of {judged.messages} messages" in page
-    escalations = {"chargeback", "legal_threat", "harassment", "fraud"}
-    found = [s.precision for s in judged.intents if s.intent in escalations and s.precision]
-    assert min(found) >= 0.85
+    taken = [m for m in read_labelled(DATA / "messages.jsonl") if decided(m.text).escalated]
+    right = [m for m in taken if m.intent in ESCALATIONS]
+    assert f"{len(right)} of {len(taken)} are one" in page
 
 
 async def test_the_rules_do_well_on_what_they_were_written_with() -> None:

@@ -201,3 +201,42 @@ async def test_an_operator_can_allow_networks(clock: ManualClock, receiver: Rece
         source = await hub.source()
         await hub.connect(source, receiver.url)
         assert (await hub.statuses(await hub.sent(source)))[0] == "delivered"
+
+
+@pytest.mark.parametrize(("method", "times"), [("PUT", 1), ("DELETE", 1), ("POST", 1), ("GET", 2)])
+async def test_only_what_does_nothing_is_sent_again(method: str, times: int) -> None:
+    """A connection that was kept turns out to be closed, after the request was read."""
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            seen.append(line)
+            if len(seen) == 2:
+                break
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
+    outbound = Outbound(Guard(["127.0.0.0/8"]))
+    try:
+        assert (await outbound.request(method, url)).ok
+        again = await outbound.request(method, url)
+        assert (again.status == 0, again.sent) == (times == 1, True)
+        assert len(seen) == 1 + times
+    finally:
+        await outbound.close()
+        listener.close()
+        await listener.wait_closed()
+
+
+async def test_it_is_known_when_nothing_was_sent() -> None:
+    outbound = Outbound(Guard(["127.0.0.0/8"]))
+    try:
+        assert (await outbound.request("PUT", "http://127.0.0.1:9/")).sent is False
+        assert (await outbound.request("PUT", "http://10.0.0.1/")).sent is False
+    finally:
+        await outbound.close()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.faults import Faults
 from waystation.errors import QueueUnavailable
-from waystation.queues import Consumer, Message, Queue, QueueSpec, open_queues
+from waystation.queues import Consumer, Message, Queue, QueueSpec, TryLater, open_queues
 from waystation.queues import consumer as consumer_module
 from waystation.queues.consumer import wait_after
 from waystation.store import open_store
@@ -75,6 +75,25 @@ async def test_a_failed_message_is_tried_again_later(slow: Queue, clock: ManualC
     assert await queue.receive() == []
     clock.advance(3)
     [message] = await queue.receive()
+    assert message.receives == 2
+
+
+async def test_a_handler_says_when_it_wants_its_message_again(
+    slow: Queue, clock: ManualClock
+) -> None:
+    tried = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        tried.set()
+        raise TryLater("not now", retry_after=600.0)
+
+    await slow.send(1)
+    async with consuming(Consumer(slow, handle)):
+        await tried.wait()
+    clock.advance(599)
+    assert await slow.receive() == []
+    clock.advance(1)
+    [message] = await slow.receive()
     assert message.receives == 2
 
 
