@@ -148,8 +148,8 @@ async def answers(home: Path) -> dict[str, Any]:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as home:
-        files: dict[str, Any] = {"store": f"sqlite:///{home}/bench.db", "blobs": f"file:{home}/blobs"}
-        async with running(settings_with(**files)) as runtime:
+        store, blobs = f"sqlite:///{home}/bench.db", f"file:{home}/blobs"
+        async with running(settings_with(store=store, blobs=blobs)) as runtime:
             one = await throughput(runtime)
             two = await growth(runtime)
     with tempfile.TemporaryDirectory() as home:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import uuid
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import dynamodb_local, moto_server
+from tests.support import dynamodb_local, moto_server, wipe
 from tests.support.parts import missing
 from tests.support.site import Site, site
 from waystation.clock import ManualClock
@@ -52,6 +53,32 @@ def moto_url() -> Iterator[str]:
     """The endpoint of a moto server, for SQS and S3."""
     with moto_server.running() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def shared_env() -> str:
+    """An environment whose tables many tests of a worker use, one after the other."""
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def shared_aws(
+    dynamodb_url: str, moto_url: str, shared_env: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """The settings of an installation on AWS, which is emptied after each test: that is quicker
+    than creating its tables anew."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb_url)
+    try:
+        yield {
+            "store": "dynamodb://eu-west-1",
+            "queue": "sqs://eu-west-1",
+            "aws_endpoint_url": moto_url,
+            "env": shared_env,
+            "allow_networks": ["127.0.0.0/8"],
+        }
+    finally:
+        wipe.emptied(dynamodb_url, shared_env)
+        moto_server.emptied(shared_env)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,18 +40,11 @@ def engine(
     request: pytest.FixtureRequest, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     """The settings of an engine."""
-    if request.param == "sqlite":
-        return {}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", request.getfixturevalue("dynamodb_url"))
-    moto_url = request.getfixturevalue("moto_url")
-    moto_server.follow(clock, monkeypatch)
-    return {
-        "store": "dynamodb://eu-west-1",
-        "queue": "sqs://eu-west-1",
-        "aws_endpoint_url": moto_url,
-        "env": f"t{uuid.uuid4().hex[:8]}",
-        "allow_networks": ["127.0.0.0/8"],
-    }
+    found: dict[str, Any] = {}
+    if request.param == "dynamodb":
+        found = request.getfixturevalue("shared_aws")
+        moto_server.follow(clock, monkeypatch)
+    return found
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ boto3 and past our types."""
 from __future__ import annotations
 
 import time
-import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -41,34 +40,16 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def env() -> str:
-    return f"t{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
 async def counter(
-    clock: ManualClock,
-    vendor: Vendor,
-    env: str,
-    dynamodb_url: str,
-    moto_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock, vendor: Vendor, shared_aws: dict[str, Any]
 ) -> AsyncIterator[Counter]:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb_url)
-    aws = {
-        "store": "dynamodb://eu-west-1",
-        "queue": "sqs://eu-west-1",
-        "aws_endpoint_url": moto_url,
-        "env": env,
-        "allow_networks": ["127.0.0.0/8"],
-    }
-    async with desk_at(clock, vendor, **aws) as running:
+    async with desk_at(clock, vendor, **shared_aws) as running:
         yield running
 
 
 @pytest.fixture
-def theirs(counter: Counter, dynamodb_url: str, env: str) -> Tables:
-    return Tables(dynamodb_url, env)
+def theirs(counter: Counter, dynamodb_url: str, shared_env: str) -> Tables:
+    return Tables(dynamodb_url, shared_env)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ async def seen_by_operators(counter: Counter, conversation: str) -> str:
     ids=["as it comes", "careless"],
 )
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,23 +29,11 @@ async def slack() -> AsyncIterator[Slack]:
 
 @pytest.fixture(params=["sqlite", "dynamodb"])
 async def post(
-    request: pytest.FixtureRequest,
-    clock: ManualClock,
-    slack: Slack,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, clock: ManualClock, slack: Slack
 ) -> AsyncIterator[Post]:
     """A gate on each engine."""
-    settings = {}
-    if request.param == "dynamodb":
-        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", request.getfixturevalue("dynamodb_url"))
-        settings = {
-            "store": "dynamodb://eu-west-1",
-            "queue": "sqs://eu-west-1",
-            "aws_endpoint_url": request.getfixturevalue("moto_url"),
-            "env": f"t{uuid.uuid4().hex[:8]}",
-            "allow_networks": ["127.0.0.0/8"],
-        }
-    async with gate_at(clock, slack, **settings) as running:
+    aws = request.getfixturevalue("shared_aws") if request.param == "dynamodb" else {}
+    async with gate_at(clock, slack, **aws) as running:
         yield running
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.pages.press import origin_at, press_at
-from tests.support.wipe import emptied
 from waystation.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from tests.pages.press import Origin, Press
 
@@ -24,32 +22,13 @@ def clock() -> ManualClock:
     return ManualClock(float(int(time.time())))
 
 
-@pytest.fixture(scope="session")
-def shared_env() -> str:
-    """The environment whose tables all tests of a worker use, one after the other."""
-    return f"t{uuid.uuid4().hex[:8]}"
-
-
 @pytest.fixture(params=["sqlite", "dynamodb"])
-def engine(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shared_env: str
-) -> Iterator[dict[str, Any]]:
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The settings of an engine."""
-    if request.param == "sqlite":
-        yield {}
-        return
-    url = request.getfixturevalue("dynamodb_url")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", url)
-    try:
-        yield {
-            "store": "dynamodb://eu-west-1",
-            "queue": "sqs://eu-west-1",
-            "aws_endpoint_url": request.getfixturevalue("moto_url"),
-            "env": shared_env,
-            "allow_networks": ["127.0.0.0/8"],
-        }
-    finally:
-        emptied(url, shared_env)
+    found: dict[str, Any] = {}
+    if request.param == "dynamodb":
+        found = request.getfixturevalue("shared_aws")
+    return found
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ async def test_functions_hand_events_on_by_the_queue(
             "messageAttributes": {},
             "eventSourceARN": "arn:aws:sqs:us-east-1:1:relaylambda-relay-received",
         }
-        [consumer] = hub.runtime.consumers
+        [consumer] = [c for c in hub.runtime.consumers if c.queue.spec.name == "relay-received"]
         name = RECEIVED.scoped("relaylambda")
         done = await work_off({"Records": [record]}, {name: consumer.handle})
         await hub.runtime.drain()

@@ -172,7 +172,8 @@ def test_roles(tmp_path: Path) -> None:
     with serving(tmp_path, "--role", "worker") as worker, serving(tmp_path, "--role", "api") as api:
         jobs = [job["name"] for job in worker.get("/readyz")["jobs"]]
         assert sorted(jobs) == [
-            *("inbox", "pages sweep", "queues", "relay", "relay-received", "sweep", "watch inbox")
+            *("desk-archive", "desk-events", "desk-redrive", "inbox", "pages sweep", "queues"),
+            *("relay", "relay-received", "sweep", "watch inbox"),
         ]
         assert api.get("/readyz")["jobs"] == []
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import moto.sqs.models
+from moto.backends import get_backend
 from moto.server import ThreadedMotoServer
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ def running() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+def emptied(env: str) -> None:
+    """Remove every message of an environment's queues."""
+    for regions in get_backend("sqs").values():
+        for backend in regions.values():
+            for name in [name for name in backend.queues if name.startswith(f"{env}-")]:
+                backend.queues[name]._messages = []
+                backend.queues[name]._pending_messages = set()
+                backend.queues[name].deleted_messages = set()
 
 
 def follow(clock: Callable[[], float], patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ that is most certain.
 from __future__ import annotations
 
 import tomllib
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from string import Formatter
 from typing import Annotated
@@ -82,17 +82,16 @@ class RuleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Rules:
     """Decides by rules. It is a decider like any other."""
 
-    def __init__(self, file: RuleFile) -> None:
+    def __init__(self, file: RuleFile, phrases: Phrases) -> None:
         self.file = file
         self.teams = set(file.teams)
+        self._phrases = phrases
         self._known = [
             (intent, weight)
             for intent in file.intents
-            for weight, phrases in _weighed(intent)
-            for _ in phrases
+            for weight, some in _weighed(intent)
+            for _ in some
         ]
-        listed = [p for i in file.intents for _, phrases in _weighed(i) for p in phrases]
-        self._phrases = Phrases(listed)
 
     async def __call__(self, message: Message) -> Decision:
         return self.decide(message)
@@ -169,11 +168,16 @@ def load_rules(path: Path | None = None) -> Rules:
     """The rules in a file; SettingsError that names what is wrong with it."""
     place = path or DEFAULT
     try:
-        file = msgspec.convert(tomllib.loads(place.read_text("utf-8")), RuleFile)
-        _check(file)
+        return Rules(*_read(place.read_text("utf-8")))
     except (OSError, ValueError) as error:
         raise SettingsError(f"{place}: {error}") from error
-    return Rules(file)
+
+
+@lru_cache(maxsize=2)
+def _read(text: str) -> tuple[RuleFile, Phrases]:
+    file = msgspec.convert(tomllib.loads(text), RuleFile)
+    _check(file)
+    return file, Phrases(p for i in file.intents for _, some in _weighed(i) for p in some)
 
 
 def _check(file: RuleFile) -> None:
