@@ -6,6 +6,7 @@ finds one that was begun looks whether it was said, and if that cannot be told, 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,8 +26,6 @@ from waystation.store import Delete, Put, Update, absent, attr, exists, key_of, 
 from waystation.times import iso, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from waystation.desk.acting.plans import Action, Plan
     from waystation.desk.acting.richpanel import Richpanel
     from waystation.desk.metrics import DeskMetrics
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from waystation.seam import Offer
     from waystation.store import Action as Write
     from waystation.store import Store
+
+SecondThoughts = Callable[["Action"], Awaitable[str | None]]
+"""Why a reply that was planned is not sent after all, if it is not."""
 
 SUCCESS = "success"
 DRY_RUN = "dry_run"
@@ -69,7 +71,7 @@ class Carrier:
         plan: Plan,
         action: Action,
         lease: Lease,
-        second_thoughts: Callable[[Action], Awaitable[str | None]],
+        second_thoughts: SecondThoughts,
     ) -> str:
         """Do one thing, unless it was done; what came of it. Before a reply is begun, it is asked
         whether there are second thoughts about it."""
@@ -81,10 +83,8 @@ class Carrier:
         elif known is not None:
             why = "the work was interrupted while sending"
             result = await self._looked(envelope, action, seconds_of(known.created_at), why)
-        elif (reason := await second_thoughts(action)) is not None:
-            result = f"{SKIPPED}: {reason}"
         else:
-            result = await self._reply(envelope, plan, action, lease)
+            result = await self._reply(envelope, plan, action, lease, second_thoughts)
         await self._transact(lease, *self.records(envelope, plan, action, result))
         self.count(action, result)
         return result
@@ -183,9 +183,18 @@ class Carrier:
             raise TryLater(f"the relay is full: {error}", retry_after=error.retry_after) from None
         return SUCCESS
 
-    async def _reply(self, envelope: Envelope, plan: Plan, action: Action, lease: Lease) -> str:
+    async def _reply(
+        self,
+        envelope: Envelope,
+        plan: Plan,
+        action: Action,
+        lease: Lease,
+        second_thoughts: SecondThoughts,
+    ) -> str:
         assert self._vendor is not None
         await self._vendor.turn()
+        if (reason := await second_thoughts(action)) is not None:
+            return f"{SKIPPED}: {reason}"
         begun = self._store.clock()
         mark = self._record(envelope, plan, action, "", BEGUN)
         await self._transact(lease, Put(mark, when=absent()))

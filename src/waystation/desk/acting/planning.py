@@ -158,8 +158,8 @@ class Planner:
         for name in ("closed", "agent_replied_at", "risk_flags"):
             if getattr(now, name) != getattr(plan.before, name):
                 setattr(view, name, getattr(now, name))
-        told = msgspec.structs.replace(envelope, closed=None)
-        reason = throttles.why_not(told, _HARMLESS, view, switches)
+        message = msgspec.structs.replace(envelope, closed=None)
+        reason = throttles.why_not(message, _HARMLESS, view, switches)
         if reason is None and throttles.switched_off(action.template or "", switches):
             reason = f"the template {action.template} is switched off"
         return reason

@@ -56,8 +56,8 @@ def throttled(before: StateChange, now: float, *, answered: bool = False) -> str
 
 def recent(before: StateChange, now: float) -> list[float]:
     """When automatic replies were sent within the last day."""
-    told = [*(before.auto_replies or ())]
+    written = [*(before.auto_replies or ())]
     if before.last_auto_reply is not None:
-        told.append(before.last_auto_reply.sent_at)
-    times = sorted({seconds_of(at) for at in told})
+        written.append(before.last_auto_reply.sent_at)
+    times = sorted({seconds_of(at) for at in written})
     return [at for at in times if now - at < _DAY]
