@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,13 @@ from waystation.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+
+def pytest_configure() -> None:
+    """Each test opens a whole house and leaves it to the collector, which would otherwise look
+    through everything that stays again and again."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

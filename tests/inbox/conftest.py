@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,18 +23,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["sqlite", "dynamodb"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The settings of an engine."""
-    if request.param == "sqlite":
-        return {}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", request.getfixturevalue("dynamodb_url"))
-    return {
-        "store": "dynamodb://eu-west-1",
-        "queue": "sqs://eu-west-1",
-        "aws_endpoint_url": request.getfixturevalue("moto_url"),
-        "env": f"t{uuid.uuid4().hex[:8]}",
-        "allow_networks": ["127.0.0.0/8"],
-    }
+    found: dict[str, Any] = {}
+    if request.param == "dynamodb":
+        found = request.getfixturevalue("shared_aws")
+    return found
 
 
 @pytest.fixture
