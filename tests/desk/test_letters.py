@@ -176,6 +176,7 @@ async def test_a_redrive_that_was_cut_short_does_not_bar_the_next(local: Counter
     local.clock.advance(1)
     await local.desk.letters.tick()
     assert await progress(local) == ("done", 1, 1)
+    assert (await local.desk.queue.depth()).dead == 0
 
 
 async def test_a_redrive_whose_process_died_ends(local: Counter) -> None:
