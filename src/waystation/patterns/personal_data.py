@@ -109,7 +109,7 @@ _ADDRESSES = (
     ),
     re.compile(r"\b\d{1,5}[A-Za-z]?,?\s[A-Z][a-z]{2,20}way\b"),  # 118 Kingsway
     re.compile(  # Hauptstraße 12
-        r"\b(?:[\w.'-]{2,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|damm|ufer|straat|laan|"
+        r"(?<![\w.'-])(?:[\w.'-]{2,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|damm|ufer|straat|laan|"
         r"gracht|plein|"
         r"gatan|vägen|gränd|gata|veien))"
         r"\s\d{1,4}\s?[a-z]?\b(?:-(?:[IVX]{1,4}|\d{1,3})\b)?(?=[\s,.;)]|$)",
