@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 async def endless(beginning: bytes, more: bytes) -> AsyncIterator[str]:
     """A server that goes on sending the same for as long as anybody listens."""
 
+    answering: set[asyncio.Task[None] | None] = set()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.current_task())
         try:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(beginning)
@@ -30,6 +33,8 @@ async def endless(beginning: bytes, more: bytes) -> AsyncIterator[str]:
                 await writer.drain()
                 await asyncio.sleep(0)
         except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
             writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -37,6 +42,10 @@ async def endless(beginning: bytes, more: bytes) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     finally:
         server.close()
+        for task in filter(None, answering):
+            task.cancel()
+        await asyncio.gather(*filter(None, answering), return_exceptions=True)
+        await asyncio.sleep(0)
 
 
 ENDLESS = {

@@ -120,7 +120,6 @@ class Richpanel:
                 body=content,
                 seconds=SECONDS,
                 most=_MOST_ANSWER,
-                exact=True,
             )
             self._metrics.vendor.labels(method, str(reply.status)).observe(
                 reply.milliseconds / 1000

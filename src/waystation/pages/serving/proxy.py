@@ -170,7 +170,6 @@ class Proxy:
                 body_seconds=_ORIGIN_SECONDS,
                 most=self._largest + 1,
                 grow=grow,
-                exact=True,
             )
         finally:
             self._coming.give(site.user_id, taken)

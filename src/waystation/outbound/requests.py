@@ -1,0 +1,98 @@
+"""Requests as they are written: nothing in a URL or a header can end one and begin another."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from yarl import URL
+
+from waystation.outbound.pool import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
+"""Headers that say where a request ends and who gets it: no caller has a say in them."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_METHOD = re.compile(r"[A-Z]{1,20}")
+_NO_BODY = frozenset({"GET", "HEAD"})
+_PORTS = {"http": 80, "https": 443}
+_DEFAULTS = {
+    "user-agent": "user-agent: Waystation",
+    "accept": "accept: */*",
+    "accept-encoding": "accept-encoding: identity",
+}
+_WITH_BODY = _DEFAULTS | {"content-type": "content-type: application/octet-stream"}
+"""What a request has that its caller does not mention."""
+
+_KINDS = 1024
+
+
+class Unusable(ValueError):
+    """A request that cannot be sent. Its text is safe to keep."""
+
+
+def written(
+    method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
+) -> tuple[Place, bytes]:
+    """Where a request goes, and its bytes."""
+    place, host, target = _parsed(url)
+    if not _METHOD.fullmatch(method):
+        raise Unusable("the method cannot be used")
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
+    missing = _DEFAULTS if body is None else _WITH_BODY
+    for name, value in (headers or {}).items():
+        kind = _kind(name)
+        if kind == "ours":
+            continue
+        if kind is not None:
+            missing = {other: text for other, text in missing.items() if other != kind}
+        lines.append(f"{name}: {value}")
+    lines += missing.values()
+    if body is not None or method not in _NO_BODY:
+        lines.append(f"content-length: {len(body or b'')}")
+    head = "\r\n".join(lines)
+    if not len(lines) - 1 == head.count("\n") == head.count("\r") or "\0" in head:
+        raise Unusable("a header has a character that cannot be sent")
+    try:
+        encoded = head.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Unusable("a header has a character that cannot be sent") from None
+    return place, b"%b\r\n\r\n%b" % (encoded, body or b"")
+
+
+@lru_cache(maxsize=_KINDS)
+def _kind(name: str) -> str | None:
+    """Which of the headers that matter to us this is, if any."""
+    if not _NAME.fullmatch(name):
+        raise Unusable("a header's name cannot be used")
+    lowered = name.lower()
+    if lowered in _OURS:
+        return "ours"
+    return lowered if lowered in _WITH_BODY else None
+
+
+@lru_cache(maxsize=_KINDS)
+def _parsed(url: str) -> tuple[Place, str, str]:
+    """A URL's place, its `Host` header and the target to ask for, as it is written."""
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+        if host is not None and not host.isascii():
+            host = URL.build(scheme="http", host=host).raw_host
+    except ValueError:
+        raise Unusable("the URL cannot be used") from None
+    if parts.scheme not in _PORTS or not host or parts.username is not None:
+        raise Unusable("the URL cannot be used")
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    if not target.isascii():
+        target = quote(target, safe="".join(map(chr, range(33, 127))))
+    if not all("!" <= character <= "~" for character in target + host):
+        raise Unusable("the URL cannot be used")
+    shown = f"[{host}]" if ":" in host else host
+    place = Place(host, port or _PORTS[parts.scheme], parts.scheme == "https")
+    return place, shown if port in (None, _PORTS[parts.scheme]) else f"{shown}:{port}", target
