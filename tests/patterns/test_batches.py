@@ -51,13 +51,13 @@ async def test_what_comes_at_once_takes_few_transactions(store: Store, name: str
         sizes.append(len(actions))
         await call(*actions, **named)
 
-    faults.around["transact"] = transact
+    faults.around["write_together"] = transact
     batches, tallies = WriteBatches(faults), [counting(name)]
     await asyncio.gather(
         *(batches.write("line", [Put(item(name, n))], tallies) for n in range(100))
     )
     assert len(sizes) <= 4
-    assert max(sizes) <= 100
+    assert max(sizes) <= store.most_together
 
 
 async def test_one_refusal_does_not_harm_the_others_of_its_batch(store: Store, name: str) -> None:
@@ -107,7 +107,7 @@ async def test_lines_do_not_wait_for_each_other(store: Store, name: str) -> None
             await go_on.wait()
         await call(*actions, **named)
 
-    faults.around["transact"] = transact
+    faults.around["write_together"] = transact
     batches = WriteBatches(faults)
     stuck = asyncio.create_task(batches.write("one", [Put(item(name, 0))], []))
     await batches.write("other", [Put(item(name, 1))], [])
@@ -127,7 +127,7 @@ async def test_what_is_new_is_refused_when_too_much_waits(store: Store, name: st
 
 async def test_a_failure_of_the_store_is_told_to_all_that_wait(store: Store, name: str) -> None:
     faults: Any = Faults(store)
-    faults.fail_once("transact", RuntimeError("no disk"))
+    faults.fail_once("write_together", RuntimeError("no disk"))
     batches = WriteBatches(faults)
     writes = [batches.write("line", [Put(item(name, n))], []) for n in range(3)]
     outcomes = await asyncio.gather(*writes, return_exceptions=True)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from waystation.clock import ManualClock
+    from waystation.relay.delivering.worker import Worker
     from waystation.relay.service import Relay
-    from waystation.relay.worker import Worker
 
 
 class Hub:
@@ -22,7 +22,7 @@ class Hub:
         self.clock = clock
         self.runtime = server.runtime
         self.relay: Relay = server.runtime.provided["relay"]
-        self.worker: Worker = server.runtime.provided["relay_worker"]
+        self.worker: Worker = self.relay.worker
 
     async def call(self, method: str, path: str, json: object = None, **more: Any) -> Answer:
         return await self.server.call(method, path, json, token=more.pop("token", self.key), **more)

@@ -11,8 +11,8 @@ import stripe
 from tests.relay.hub import Hub, hub_at
 from tests.support.site import settings_with
 from waystation.errors import SettingsError
-from waystation.relay.billing import billing_source
 from waystation.relay.directory import Directory
+from waystation.relay.sources import billing_source
 from waystation.relay.tables import Event
 
 if TYPE_CHECKING:
@@ -190,12 +190,12 @@ async def test_what_is_not_about_a_subscription_is_kept_and_passed_over(ann: Cus
 
 
 async def test_a_plan_that_was_not_applied_yet_is_applied_after_a_restart(
-    paid: Hub, ann: Customer
+    paid: Hub, ann: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(event: Event) -> None:
+    async def nobody(plan: object) -> None:
         """The process ends here."""
 
-    paid.relay.hand_over = nobody
+    monkeypatch.setattr(paid.worker, "written", nobody)
     await ann.subscribe("price_pro", 10)
     assert await ann.plan() == "free"
     await paid.later(31)

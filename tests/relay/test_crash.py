@@ -19,7 +19,7 @@ from tests.support.site import SECRET, settings_with
 from waystation.accounts.tables import User
 from waystation.relay.connections import NewConnection
 from waystation.relay.sources import NewSource
-from waystation.relay.tables import Attempt, Delivery, Event, Hour, Source
+from waystation.relay.tables import Delivery, Event, Hour, Source
 from waystation.server.runtime import Runtime, running
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ async def statuses(store: Store, source: str) -> set[str]:
 
 async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -> None:
     """Nothing is lost, nothing is stuck, and all that is written agrees."""
-    store = runtime.store
+    store, parts = runtime.store, runtime.provided["events"]
     events = {event.event_id: event async for event in store.iterate(Event.query(source))}
     assert len(sent.acknowledged) >= 5
     assert set(sent.acknowledged) <= events.keys()
@@ -145,8 +145,7 @@ async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -
     assert {(path, id_) for path in ("/a", "/b") for id_ in events} <= reached
     for event in events.values():
         assert event.todo is None
-        deliveries = (await store.query(Delivery.query(event.event_id))).items
-        attempts = (await store.query(Attempt.query(event.event_id))).items
+        deliveries, attempts = await parts.parts(event)
         assert [d.status for d in deliveries] == ["delivered"] * 2
         assert all(d.lane is None and d.claim is None for d in deliveries)
         assert event.attempt_count == len(attempts) == sum(d.attempts for d in deliveries)

@@ -106,7 +106,7 @@ async def test_what_a_function_was_given_is_delivered_before_it_answers(
         await relay.connections.create(source, given)
         known = await relay.directory.source(source.source_id)
         assert known is not None
-        await relay.receive(known, Webhook(b"{}", {}), "127.0.0.1")
+        await relay.intake.receive(known, Webhook(b"{}", {}), "127.0.0.1")
         [message] = await runtime.queues[RECEIVED].receive()
     handlers, loop = Handlers(logs=False), asyncio.get_running_loop()
     record = sqs_record(1, queue="dev-relay-received", body=message.decode())

@@ -11,10 +11,10 @@ from tests.relay.hub import hub_at
 from tests.support.faults import Faults, relay_on
 from waystation.errors import Overloaded, StoreUnavailable
 from waystation.patterns import Timer, Timers, WriteBatches
+from waystation.relay.delivering.onward import EventRef
 from waystation.relay.rules.paths import Webhook
-from waystation.relay.service import EventRef, Relay
-from waystation.relay.tables import Attempt, Delivery, Event
-from waystation.relay.worker import Worker
+from waystation.relay.service import Relay
+from waystation.relay.tables import RECEIVED, Attempt, Delivery, Event
 from waystation.store import exists, key_of, remove, set_to
 
 if TYPE_CHECKING:
@@ -45,13 +45,27 @@ def writes(actions: Any, kind: type) -> bool:
 
 async def stranded(hub: Hub, source: str) -> str:
     """An event that was acknowledged by a process that has no worker, and then ended."""
-    dead = Relay(
-        hub.runtime.store, hub.runtime.vault, hub.relay.outbound, inboxes=hub.relay.inboxes
-    )
+    dead = relay_of(hub, queue=hub.runtime.queues[RECEIVED])
     known = await dead.directory.source(source)
     assert known is not None
-    receipt = await dead.receive(known, Webhook(b'{"n": 1}', {}), "127.0.0.1")
+    receipt = await dead.intake.receive(known, Webhook(b'{"n": 1}', {}), "127.0.0.1")
     return receipt.id
+
+
+def relay_of(hub: Hub, **more: Any) -> Relay:
+    """The relay of another process on the same store."""
+
+    async def billed(content: bytes, age: float) -> bool:
+        return True
+
+    return Relay(
+        hub.runtime.store,
+        hub.runtime.vault,
+        hub.relay.outbound,
+        inboxes=hub.relay.tools.inboxes,
+        billed=billed,
+        **more,
+    )
 
 
 async def test_an_event_between_two_steps_is_handed_on(hub: Hub, receiver: Receiver) -> None:
@@ -71,9 +85,13 @@ async def test_an_event_whose_process_ended_before_the_first_attempt_is_delivere
 ) -> None:
     source = await hub.source()
     await hub.connect(source, receiver.url)
-    worker = hub.worker
-    hub.relay.deliver_here(lambda event, deliveries: None, worker.take, worker.timed.kick)
-    event_id = await hub.sent(source)
+
+    async def nobody(plan: object) -> None:
+        """The process ends here."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub.worker, "written", nobody)
+        event_id = await hub.sent(source)
     assert receiver.got == []
     for _ in range(3):
         await hub.later(31)
@@ -87,7 +105,7 @@ async def test_a_duplicate_takes_no_place_in_a_lane(hub: Hub, receiver: Receiver
     for _ in range(3):
         await hub.sent(source, b'{"n": 1}')
     await hub.sent(source, b'{"n": 2}')
-    assert hub.relay.lanes.running == 0
+    assert (hub.relay.tools.lanes.running, hub.relay.tools.memory.count) == (0, 0)
     assert len(receiver.got) == 2
 
 
@@ -95,10 +113,10 @@ async def test_a_refused_event_takes_no_place_in_a_lane(hub: Hub, receiver: Rece
     source = await hub.source()
     await hub.connect(source, receiver.url, concurrency=1)
 
-    faults(hub).fail_once("transact", StoreUnavailable("no disk"))
+    faults(hub).fail_once("write_together", StoreUnavailable("no disk"))
     assert (await hub.send(source)).status == 503
     await hub.sent(source)
-    assert hub.relay.lanes.running == 0
+    assert (hub.relay.tools.lanes.running, hub.relay.tools.memory.count) == (0, 0)
     assert len(receiver.got) == 1
 
 
@@ -115,7 +133,7 @@ async def test_an_event_whose_deliveries_cannot_be_made_is_kept(
     await hub.relay.store.update(key_of(connections[1]), broken, when=exists())
     hub.relay.directory.forget(source)
     event_id = await hub.sent(source)
-    assert hub.relay.lanes.running == 0
+    assert (hub.relay.tools.lanes.running, hub.relay.tools.memory.count) == (0, 0)
     await hub.relay.store.update(key_of(connections[1]), remove("retry_config"), when=exists())
     hub.relay.directory.forget(source)
     await hub.later(31)
@@ -155,7 +173,7 @@ async def test_at_the_end_attempts_are_finished(hub: Hub, receiver: Receiver) ->
     await hub.connect(source, receiver.url)
     receiver.gate = asyncio.Event()
     answer = await hub.send(source)
-    ending = asyncio.create_task(hub.worker.timed.drain(10))
+    ending = asyncio.create_task(hub.worker.drain(10))
     receiver.gate.set()
     await ending
     assert (await hub.statuses(answer.json["id"]))[0] == "delivered"
@@ -168,11 +186,11 @@ async def test_at_the_end_attempts_that_take_too_long_are_left_to_others(
     await hub.connect(source, receiver.url)
     receiver.gate = asyncio.Event()
     answer = await hub.send(source)
-    await hub.worker.timed.drain(0.01)
-    assert hub.relay.lanes.running == 0
+    await hub.worker.drain(0.01)
+    assert (hub.relay.tools.lanes.running, hub.relay.tools.memory.count) == (0, 0)
     assert (await hub.event(answer.json["id"]))["attempts"] == 0
     receiver.gate.set()
-    other = Worker(hub.relay)
+    other = relay_of(hub).worker
     for _ in range(3):
         hub.clock.advance(31)
         await other.tend()
@@ -180,18 +198,19 @@ async def test_at_the_end_attempts_that_take_too_long_are_left_to_others(
 
 
 async def test_a_delivery_whose_worker_died_is_taken_over(hub: Hub, receiver: Receiver) -> None:
+    receiver.fail()
     source = await hub.source()
-    await hub.connect(source, receiver.url)
-    event_id = await stranded(hub, source)
-    event = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
-    claimed = await hub.relay.dispatch.first(event, await hub.relay.directory.connections(source))
-    assert len(claimed) == 1  # and nobody attempts it
-    hub.relay.lanes.release(claimed[0].connection_id)
-    await hub.later(31)
-    assert receiver.got == []
+    connection = await hub.connect(source, receiver.url)
+    event_id = await hub.sent(source)
+    receiver.work()
+    [delivery] = (await hub.relay.store.query(Delivery.query(connection["id"], index="GSI2"))).items
+    delivery.claim, delivery.due_at = "a dead one's", int((hub.clock() + 60) * 1000)
+    await hub.relay.store.put(delivery)
+    await hub.later(40)
+    assert len(receiver.got) == 1
     await hub.later(31)
     assert (await hub.statuses(event_id))[0] == "delivered"
-    assert len(receiver.got) == 1
+    assert len(receiver.got) == 2
 
 
 async def test_an_event_that_comes_twice_is_processed_once(hub: Hub, receiver: Receiver) -> None:
@@ -228,7 +247,7 @@ async def test_a_database_error_after_an_answer_does_not_send_again(
             raise StoreUnavailable("the disk is gone for a moment")
         await call(*actions, **named)
 
-    faults(hub).around["transact"] = failing
+    faults(hub).around["write_together"] = failing
     event_id = await hub.sent(source)
     await hub.later(120)
     assert failures == 3
@@ -237,7 +256,7 @@ async def test_a_database_error_after_an_answer_does_not_send_again(
 
 
 async def test_a_late_worker_does_not_write_over_another(hub: Hub, receiver: Receiver) -> None:
-    """Its claim has run out, and somebody else has delivered meanwhile."""
+    """Its claim has run out, and somebody else has taken the event over."""
     receiver.gate = asyncio.Event()
     source = await hub.source()
     await hub.connect(source, receiver.url)
@@ -245,14 +264,15 @@ async def test_a_late_worker_does_not_write_over_another(hub: Hub, receiver: Rec
     async with asyncio.timeout(10):
         while not receiver.got:
             await asyncio.sleep(0.01)
-    delivery = (await hub.relay.store.scan(Delivery)).items[0]
-    delivery.claim = "another's"
-    await hub.relay.store.put(delivery)
+    event = (await hub.relay.store.scan(Event)).items[0]
+    event.claim, event.revision = "another's", event.revision + 1
+    await hub.relay.store.put(event)
     receiver.gate.set()
     await hub.settle()
-    after = (await hub.relay.store.scan(Delivery)).items[0]
-    assert (after.claim, after.status, after.attempts) == ("another's", "pending", 0)
-    assert (await hub.event(answer.json["id"]))["attempts"] == 0
+    after = (await hub.relay.store.scan(Event)).items[0]
+    assert (after.claim, after.status, after.attempt_count) == ("another's", "processing", 0)
+    assert (await hub.relay.store.scan(Attempt)).items == []
+    assert (await hub.event(answer.json["id"]))["deliveries"][0]["status"] == "pending"
 
 
 async def test_nothing_is_due_when_all_is_done(hub: Hub, receiver: Receiver) -> None:
@@ -281,9 +301,9 @@ async def test_a_retry_is_in_time_though_a_look_came_before_it_was_written(
                     await others.settle(held, None)
         await call(*actions, **named)
 
-    faults(hub).around["transact"] = slow
+    faults(hub).around["write_together"] = slow
     event_id = await hub.sent(source)
-    del faults(hub).around["transact"]
+    del faults(hub).around["write_together"]
     receiver.work()
     await hub.later(1)
     assert (await hub.statuses(event_id))[0] == "delivered"
@@ -291,21 +311,14 @@ async def test_a_retry_is_in_time_though_a_look_came_before_it_was_written(
 
 async def test_an_outcome_is_written_however_much_waits(hub: Hub, receiver: Receiver) -> None:
     """What was delivered is not delivered again because there was much to write."""
-    relay = Relay(
-        hub.runtime.store,
-        hub.runtime.vault,
-        hub.relay.outbound,
-        inboxes=hub.relay.inboxes,
-        batches=WriteBatches(hub.runtime.store, most_waiting=0),
-    )
+    relay = relay_of(hub, batches=WriteBatches(hub.runtime.store, most_waiting=0))
     source = await hub.source()
     await hub.connect(source, receiver.url)
     event_id = await stranded(hub, source)
     known = await relay.directory.source(source)
     assert known is not None
     with pytest.raises(Overloaded):
-        await relay.receive(known, Webhook(b"{}", {}), "127.0.0.1")
-    worker = Worker(relay)
+        await relay.intake.receive(known, Webhook(b"{}", {}), "127.0.0.1")
     hub.clock.advance(31)
-    await worker.tend()
+    await relay.worker.tend()
     assert (await hub.statuses(event_id))[0] == "delivered"

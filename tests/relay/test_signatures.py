@@ -28,7 +28,7 @@ from tests.relay.senders import (
 from tests.support.faults import Faults, relay_on
 from waystation.accounts.tables import User
 from waystation.outbound import Reply
-from waystation.relay.signatures import CHECKS, PROVIDERS, Arrival
+from waystation.relay.receiving.signatures import CHECKS, PROVIDERS, Arrival
 from waystation.relay.tables import Source
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ async def heard(hub: Hub) -> None:
     feed = hub.runtime.store.changes(events, "relay-adoption")
     while changes := await feed.read():
         for change in changes:
-            await hub.worker.adoption.notice(change)
+            await hub.worker.due.adoption.notice(change)
         await feed.commit()
 
 

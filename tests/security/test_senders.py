@@ -11,7 +11,8 @@ import pytest
 
 from tests.relay.senders import SENDERS
 from waystation.errors import TooManyRequests, Unauthenticated
-from waystation.relay.ingest import Ingest
+from waystation.relay.receiving.checking import Checking
+from waystation.relay.rules.paths import Webhook
 
 if TYPE_CHECKING:
     from tests.relay.hub import Hub
@@ -201,11 +202,12 @@ async def test_what_was_accepted_counts_towards_the_minute(hub: Hub) -> None:
 
 async def test_forgers_are_throttled_by_where_they_are(hub: Hub) -> None:
     source, sender = await signed_source(hub), SENDERS["github"]
-    ingest = Ingest(hub.relay)
+    relay = hub.relay
+    checking = Checking(relay.directory, relay.intake, relay.outbound, hub.clock)
 
     async def take(address: str, headers: dict[str, str], body: bytes = b"{}") -> object:
         lower = {name.lower(): value for name, value in headers.items()}
-        return await ingest.take("POST", source, "", "", lower, body, address, "http://x/in")
+        return await checking.take(source, Webhook(body, lower), address, "http://x/in")
 
     forged = {"X-Hub-Signature-256": "sha256=" + "0" * 64}
     for _ in range(3_000):

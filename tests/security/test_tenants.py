@@ -12,7 +12,7 @@ from tests.relay.hub import hub_at
 from tests.support.receiver import Reaction
 from waystation.accounts import User
 from waystation.errors import TooManyRequests, Unauthenticated
-from waystation.relay.lanes import Lanes
+from waystation.relay.delivering.lanes import Lanes
 from waystation.relay.tables import Connection
 from waystation.store import exists, set_to
 
@@ -38,21 +38,22 @@ def connection(account: str, n: int) -> Connection:
 
 def filled(lanes: Lanes, account: str) -> int:
     """How many places an account gets that asks for all it can."""
-    return sum(lanes.reserve(connection(account, n)) for n in range(20) for _ in range(100))
+    asked = [lanes.of(connection(account, n)) for n in range(20) for _ in range(100)]
+    return sum(map(lanes.reserve, asked))
 
 
 def test_no_account_takes_what_others_need(clock: ManualClock) -> None:
     lanes = Lanes(clock)
     shares = [filled(lanes, account) for account in ("a", "b", "c", "d", "e")]
     assert shares == [500, 250, 125, 63, 31]
-    assert lanes.reserve(connection("newcomer", 1))
+    assert lanes.reserve(lanes.of(connection("newcomer", 1)))
 
 
 def test_places_that_are_given_back_can_be_had_again(clock: ManualClock) -> None:
     lanes = Lanes(clock, most=10)
     assert filled(lanes, "a") == 5
     for _ in range(5):
-        lanes.release("conn_a_0")
+        lanes.release(lanes.of(connection("a", 0)))
     assert lanes.running == 0
     assert filled(lanes, "b") == 5
 
@@ -60,7 +61,7 @@ def test_places_that_are_given_back_can_be_had_again(clock: ManualClock) -> None
 async def test_slow_endpoints_of_two_accounts_do_not_delay_a_third(
     hub: Hub, receiver: Receiver
 ) -> None:
-    hub.relay.lanes.most = 8  # a thousand would need a thousand sockets
+    hub.relay.tools.lanes.most = 8  # a thousand would need a thousand sockets
     receiver.decide = lambda got: Reaction(hang=got.path == "/slow")
     for name in ("a", "b"):
         key = await hub.server.api_key(email=f"{name}@example.com")

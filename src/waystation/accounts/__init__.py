@@ -2,6 +2,7 @@
 
 from waystation.accounts.plans import PLANS, Limits
 from waystation.accounts.service import Accounts
+from waystation.accounts.settings import AccountSettings
 from waystation.accounts.tables import Identity, Plan, User, main
 
-__all__ = ["PLANS", "Accounts", "Identity", "Limits", "Plan", "User", "main"]
+__all__ = ["PLANS", "AccountSettings", "Accounts", "Identity", "Limits", "Plan", "User", "main"]

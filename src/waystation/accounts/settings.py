@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta
 
 from waystation.accounts.tables import Plan
@@ -25,6 +26,29 @@ class AccountSettings(SystemSettings, frozen=True, kw_only=True):
     google_client_secret: Annotated[
         Secret | None, Meta(description="the secret of that client")
     ] = None
+    stripe_webhook_secrets: Annotated[
+        list[Secret],
+        Meta(description="secrets of Stripe's webhook `/in/billing`, which sets accounts' plans"),
+    ] = msgspec.field(default_factory=list)
+    stripe_prices: Annotated[
+        list[str], Meta(description="which plan a Stripe price buys: `price_123=pro`")
+    ] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if bool(self.stripe_webhook_secrets) != bool(self.prices):
+            raise SettingsError("stripe_webhook_secrets and stripe_prices must be set together")
+
+    @property
+    def prices(self) -> dict[str, Plan]:
+        """Which plan each Stripe price buys."""
+        found: dict[str, Plan] = {}
+        for pair in self.stripe_prices:
+            price, _, plan = pair.partition("=")
+            try:
+                found[price.strip()] = msgspec.convert(plan.strip(), Plan)
+            except msgspec.ValidationError:
+                raise SettingsError(f"stripe_prices: {pair!r} must be like price_123=pro") from None
+        return found
 
     def check(self, shared: Settings) -> None:
         for provider in ("github", "google"):

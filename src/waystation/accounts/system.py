@@ -26,6 +26,7 @@ def open_accounts(
 ) -> Running:
     """`providers` replaces those that the settings turn on."""
     # Imported here, as in every system, so that small commands start without all of it.
+    from waystation.accounts.billing import Billing
     from waystation.accounts.oauth import SignInElsewhere, configured
     from waystation.accounts.service import Accounts
 
@@ -52,6 +53,7 @@ def open_accounts(
         offers={
             "accounts.role": accounts.role,
             "accounts.authenticate": accounts.authenticate,
+            "accounts.billed": Billing(parts.store, settings.prices).apply,
         },
         callers=Callers(accounts.authenticate, accounts.role, sign_in="/v1/auth/"),
         close=accounts.close,

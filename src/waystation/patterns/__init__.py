@@ -1,6 +1,6 @@
 """What the systems share, and what your own code may use with any store."""
 
-from waystation.patterns.batches import Tally, WriteBatches
+from waystation.patterns.batches import Tally, Together, WriteBatches
 from waystation.patterns.bounded import Newest
 from waystation.patterns.fingerprints import fingerprint
 from waystation.patterns.idempotency import Idempotency, Outcome, Run
@@ -42,6 +42,7 @@ __all__ = [
     "TimedWork",
     "Timer",
     "Timers",
+    "Together",
     "Vault",
     "WriteBatches",
     "excerpt",

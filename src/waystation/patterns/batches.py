@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 
     from waystation.store import Action, Store
 
-_MOST_ACTIONS = 90
 _MOST_BYTES = 3 * 1024 * 1024
 MOST_WAITING = 1_000
 """Writes of one line. More would wait for longer than a sender does."""
+
+MOST_WAITING_BYTES = 64 * 1024 * 1024
+"""What new writes of all lines may hold in memory."""
 
 
 class Tally(msgspec.Struct, kw_only=True, gc=False):
@@ -95,17 +97,58 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         return Update(self.key, *changes, when=self.when(self.adds) if self.when else None)
 
 
-class _Entry:
-    __slots__ = ("actions", "done", "keys", "size", "tallies")
+class Together(Protocol):
+    """Writes that are put together when it is their turn, and may have become more by then."""
 
-    def __init__(self, actions: Sequence[Action], tallies: Sequence[Tally], size: int) -> None:
-        self.actions = [prepare(action) for action in actions]  # what makes no sense ends here
-        self.tallies = tallies
+    def build(self) -> tuple[Sequence[Action], Sequence[Tally]]:
+        """What to write. It is called once for each try."""
+        ...
+
+    def written(self) -> None:
+        """All of it is durable. What is built after this may rely on it."""
+        ...
+
+
+class _Entry:
+    __slots__ = ("actions", "done", "keys", "size", "tallies", "together")
+
+    def __init__(
+        self,
+        actions: Sequence[Action],
+        tallies: Sequence[Tally],
+        size: int,
+        together: Together | None = None,
+    ) -> None:
+        self.together = together
         self.size = size
-        self.keys = [write.key.place for write in self.actions]
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.actions: list[Write] = []
+        self.keys: list[Any] = []
+        self.tallies: Sequence[Tally] = ()
+        if together is None:
+            self._prepare(actions, tallies)  # what makes no sense ends here
+
+    def _prepare(self, actions: Sequence[Action], tallies: Sequence[Tally]) -> None:
+        self.actions = [prepare(action) for action in actions]
+        self.keys = [write.key.place for write in self.actions]
+        self.tallies = tallies
+
+    def ready(self) -> bool:
+        """Whether there is something to write, now that it is its turn."""
+        if self.together is None or self.actions:
+            return True
+        try:
+            self._prepare(*self.together.build())
+        except Exception as error:  # noqa: BLE001 - it is the entry's to raise
+            self.finish(error)
+            return False
+        if not self.actions:
+            self.finish()
+        return bool(self.actions)
 
     def finish(self, error: BaseException | None = None) -> None:
+        if error is None and self.together is not None:
+            self.together.written()
         if self.done.done():
             return  # whoever waited has gone
         if error is None:
@@ -125,9 +168,17 @@ class _Line:
 class WriteBatches:
     """Writes in lines, such as one for each account: one transaction at a time in each."""
 
-    def __init__(self, store: Store, *, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        most_waiting: int = MOST_WAITING,
+        most_bytes: int = MOST_WAITING_BYTES,
+    ) -> None:
         self._store = store
         self._most_waiting = most_waiting
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._lines: dict[str, _Line] = {}
         self._runners: set[asyncio.Task[None]] = set()
 
@@ -145,22 +196,37 @@ class WriteBatches:
         TransactionCancelled has the reasons of these actions, and then of these tallies. What is
         `new` is refused when too much waits; what has begun is not.
         """
-        entry = _Entry(actions, tallies, size)
-        queue = self._lines.setdefault(line, _Line())
-        if new and len(queue.waiting) >= self._most_waiting:
+        if new and self._is_full(line):
             raise Overloaded("too much is waiting to be written", retry_after=1.0)
+        await self._written(line, _Entry(actions, tallies, size))
+
+    async def write_together(self, line: str, together: Together, size: int = 0) -> None:
+        """The same for what is put together when it is its turn."""
+        await self._written(line, _Entry((), (), size, together))
+
+    def _is_full(self, line: str) -> bool:
+        queue = self._lines.get(line)
+        waiting = 0 if queue is None else len(queue.waiting)
+        return waiting >= self._most_waiting or self._bytes >= self._most_bytes
+
+    async def _written(self, line: str, entry: _Entry) -> None:
+        queue = self._lines.setdefault(line, _Line())
         queue.waiting.append(entry)
+        self._bytes += entry.size
         if not queue.busy:
             queue.busy = True
             runner = asyncio.create_task(self._run(line, queue))
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
-        await entry.done
+        try:
+            await entry.done
+        finally:
+            self._bytes -= entry.size
 
     async def _run(self, line: str, queue: _Line) -> None:
         try:
             while queue.waiting:
-                batch = _next_batch(queue.waiting)
+                batch = _next_batch(queue.waiting, self._store.most_together)
                 try:
                     await self._commit(batch)
                 except BaseException as error:
@@ -178,7 +244,8 @@ class WriteBatches:
             tallies = _summed(batch)
             writes = [write for entry in batch for write in entry.actions]
             try:
-                await self._store.transact(*writes, *(tally.write() for tally in tallies))
+                writes += [tally.write() for tally in tallies]
+                await self._store.write_together(*writes)
             except TransactionCancelled as error:
                 batch = await self._without_refused(batch, tallies, error.reasons)
             except InvalidRequest:
@@ -222,7 +289,7 @@ class WriteBatches:
                 entry.finish(error)
 
 
-def _next_batch(waiting: deque[_Entry]) -> list[_Entry]:
+def _next_batch(waiting: deque[_Entry], most: int) -> list[_Entry]:
     """The next entries that fit into one transaction and touch different items."""
     batch: list[_Entry] = []
     keys: set[Any] = set()
@@ -232,10 +299,13 @@ def _next_batch(waiting: deque[_Entry]) -> list[_Entry]:
     size = 0
     while waiting:
         entry = waiting[0]
+        if not entry.ready():
+            waiting.popleft()
+            continue
         if entry.tallies is not before:  # most have the very same
             more = tallied.union(map(id, entry.tallies))
         count = len(keys) + len(entry.keys) + len(more)
-        full = count > _MOST_ACTIONS or size + entry.size > _MOST_BYTES
+        full = count > most or size + entry.size > _MOST_BYTES
         if batch and (full or not keys.isdisjoint(entry.keys)):
             break
         batch.append(waiting.popleft())

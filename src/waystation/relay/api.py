@@ -14,7 +14,7 @@ from msgspec import Meta
 from waystation.ids import new_id
 from waystation.patterns import Listing, listing
 from waystation.relay.connections import ConnectionChanges, NewConnection  # noqa: TC001
-from waystation.relay.deliver import KEPT_CHARACTERS
+from waystation.relay.delivering.outcomes import KEPT_CHARACTERS
 from waystation.relay.events_api import EventController, RelayController
 from waystation.relay.service import Relay
 from waystation.relay.sources import NewSource, SourceChanges  # noqa: TC001
@@ -90,10 +90,7 @@ class SourceController(Controller):
 
     @delete("/{source_id:str}", summary="Delete a source and its connections")
     async def remove(self, source_id: FromPath[str], request: AnyRequest, relay: Service) -> None:
-        source = await relay.sources.get(request.user.user_id, source_id)
-        await relay.expect_changes(source.source_id)
-        for connection in await relay.sources.delete(request.user.user_id, source_id):
-            await relay.wake(connection.connection_id)
+        await relay.sources.delete(request.user.user_id, source_id)
 
     @post("/{source_id:str}/connections", summary="Connect a source to a destination")
     async def connect(
@@ -138,26 +135,17 @@ class ConnectionController(Controller):
         request: AnyRequest,
         relay: Service,
     ) -> ConnectionView:
-        if data.status == "active":
-            await relay.connections.get(request.user.user_id, connection_id)
-            await relay.expect_change(connection_id)
         admin = request.user.permissions == "admin"
         changed = await relay.connections.change(
             request.user.user_id, connection_id, data, admin=admin
         )
-        if data.status == "active":
-            relay.lanes.reset(connection_id)
-            await relay.wake(connection_id)
         return connection_view(changed, relay.keyring)
 
     @delete("/{connection_id:str}", summary="Delete a connection")
     async def remove(
         self, connection_id: FromPath[str], request: AnyRequest, relay: Service
     ) -> None:
-        await relay.connections.get(request.user.user_id, connection_id)
-        await relay.expect_change(connection_id)
         await relay.connections.delete(request.user.user_id, connection_id)
-        await relay.wake(connection_id)
 
     @post("/{connection_id:str}/rotate-secret", summary="A new secret; the old one lasts a day")
     async def rotate(
@@ -187,7 +175,7 @@ class ConnectionController(Controller):
         connection = await relay.connections.get(request.user.user_id, connection_id)
         now = relay.store.clock()
         event = own_event(connection.source_id, connection.user_id, "waystation.test", {}, now)
-        reply = (await relay.deliver.send(connection, event, new_id("dlv"), 1)).reply
+        reply = await relay.worker.try_out(connection, event, new_id("dlv"))
         return TestResult(
             ok=reply.ok,
             status_code=reply.status,

@@ -19,8 +19,8 @@ from waystation.errors import (
     TransactionCancelled,
 )
 from waystation.ids import is_id, new_id
-from waystation.relay.inboxes import InboxTarget, check_target
-from waystation.relay.retries import Retry, check_retry
+from waystation.relay.delivering.inboxes import InboxTarget, check_target
+from waystation.relay.delivering.retries import Retry, check_retry
 from waystation.relay.rules.filters import compile_filter
 from waystation.relay.rules.transforms import Transform, check_transform
 from waystation.relay.sources import HEADER_NAME, Name
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from waystation.outbound import Guard
     from waystation.relay.directory import Directory
     from waystation.relay.keyring import Keyring, OutboundSecret
+    from waystation.relay.wakeups import Wakeups
     from waystation.store import Edit, Store
 
 HARD_LIMIT = 80
@@ -97,8 +98,10 @@ class Connections:
         store: Store,
         keyring: Keyring,
         directory: Directory,
+        wakeups: Wakeups,
         guard: Guard,
     ) -> None:
+        self._wakeups = wakeups
         self._store = store
         self._keyring = keyring
         self._directory = directory
@@ -210,11 +213,18 @@ class Connections:
         ):
             if value is not UNSET:
                 changes.append(set_to(field, value))
-        if given.status == "active":  # resumed: start counting failures again
-            changes += [remove("disabled_reason"), remove("disabled_at")]
-            changes += [set_to("failure_streak", 0), set_to("alerted_at", 0)]
-            changes.append(remove("failing_since"))
+        if given.status == "active":
+            return await self._resume(connection, changes)
         return await self._write(connection, changes)
+
+    async def _resume(self, connection: Connection, changes: list[Edit]) -> Connection:
+        """Start counting failures again, and look at what has waited."""
+        changes += [remove("disabled_reason"), remove("disabled_at"), remove("failing_since")]
+        changes += [set_to("failure_streak", 0), set_to("alerted_at", 0)]
+        await self._wakeups.expect([connection.connection_id])
+        changed = await self._write(connection, changes)
+        await self._wakeups.wake([connection.connection_id], anew=True)
+        return changed
 
     def _rules(self, given: ConnectionChanges) -> list[Edit]:
         changes: list[Edit] = []
@@ -241,6 +251,7 @@ class Connections:
             )
         except ConditionFailed:
             raise Conflict("somebody else has just rotated the secret: try again") from None
+        self._directory.forget(connection.source_id)
         assert changed is not None
         return changed, secret
 
@@ -258,6 +269,7 @@ class Connections:
             set_to("updated_at", iso(self._store.clock())),
         ]
         source = Source.key(user_id, connection.source_id)
+        await self._wakeups.expect([connection_id])
         try:
             await self._store.transact(
                 Update(key_of(connection), *ended, when=exists() & (attr("status") != "deleted")),
@@ -266,6 +278,7 @@ class Connections:
         except TransactionCancelled:
             raise NotFound("there is no such connection") from None
         self._directory.forget(connection.source_id)
+        await self._wakeups.wake([connection_id])
 
     async def _write(self, connection: Connection, changes: list[Edit]) -> Connection:
         try:

@@ -16,9 +16,9 @@ from waystation.accounts import PLANS, Limits, User
 from waystation.errors import ConditionFailed, Overloaded, SettingsError
 from waystation.ids import is_id
 from waystation.patterns import Newest
-from waystation.relay import signatures
-from waystation.relay.dedupe import Dedupe
-from waystation.relay.signatures import Arrival, Check, CustomScheme
+from waystation.relay.receiving import signatures
+from waystation.relay.receiving.dedupe import Dedupe
+from waystation.relay.receiving.signatures import Arrival, Check, CustomScheme
 from waystation.relay.tables import Connection, Owner, Source
 from waystation.store import absent
 
@@ -119,6 +119,17 @@ class Directory:
         found = await self.list_connections(source_id)
         self._lists[source_id] = (now, found)
         return found
+
+    async def connection(self, source_id: str, connection_id: str) -> Connection | None:
+        """One of them, as up to date as the others; None if it is deleted."""
+        for connection in await self.connections(source_id):
+            if connection.connection_id == connection_id:
+                return connection
+        return None
+
+    async def leads_anywhere(self, source_id: str) -> bool:
+        """Whether somebody may want a source's events."""
+        return source_id in self._installed or bool(await self.connections(source_id))
 
     async def list_connections(self, source_id: str) -> list[Connection]:
         query = Connection.query(source_id)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import NotFound
 from waystation.ids import is_id
-from waystation.relay.tables import Attempt, Delivery, Event, EventStatus
+from waystation.relay.states import delivery_id, delivery_of, outcomes_of
+from waystation.relay.tables import Attempt, Delivery, DeliveryStatus, Event, EventStatus
 from waystation.store import key_of, partition
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Events:
         return event
 
     async def parts(self, event: Event) -> tuple[list[Delivery], list[Attempt]]:
-        """An event's deliveries and attempts."""
+        """An event's deliveries and attempts. Those that have no row of their own are put together
+        from what there is."""
         deliveries: list[Delivery] = []
         attempts: list[Attempt] = []
         async for item in self._store.iterate(partition([Delivery, Attempt], event.event_id)):
@@ -67,7 +69,35 @@ class Events:
                 attempts.append(item)
             if len(deliveries) + len(attempts) >= _MOST_PARTS:
                 break
-        return deliveries, attempts
+        return deliveries + _rowless(event, deliveries, attempts), attempts
+
+
+def _rowless(event: Event, deliveries: list[Delivery], attempts: list[Attempt]) -> list[Delivery]:
+    """Deliveries that ended with their first attempt, are under way to it, or were filtered."""
+    rows = {delivery.delivery_id for delivery in deliveries}
+    last = {a.delivery_id: a for a in sorted(attempts, key=lambda a: a.sequence) if a.delivery_id}
+    found = [delivery_of(attempt, event) for id_, attempt in last.items() if id_ not in rows]
+    there = {delivery.connection_id for delivery in (*deliveries, *found)}
+    for connection_id, status in outcomes_of(event).items():
+        if connection_id not in there:
+            found.append(_untried(event, connection_id, status))
+    return found
+
+
+def _untried(event: Event, connection_id: str, status: DeliveryStatus) -> Delivery:
+    at = event.processed_at or event.received_at
+    return Delivery(
+        event_id=event.event_id,
+        delivery_id=delivery_id(event.event_id, connection_id, None),
+        connection_id=connection_id,
+        source_id=event.source_id,
+        user_id=event.user_id,
+        received_at=event.received_at,
+        status=status,
+        created_at=at,
+        updated_at=at,
+        expires_at=event.expires_at,
+    )
 
 
 async def find_event(store: Store, user_id: str, event_id: str) -> Event | None:

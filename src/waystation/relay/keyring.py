@@ -182,6 +182,13 @@ class Keyring:
             return shown, None
         return shown, self.seal(Confidential(query, kept), event_id)
 
+    @staticmethod
+    def without_credentials(headers: dict[str, str]) -> dict[str, str]:
+        """Headers as they are read back from an event: some are never kept."""
+        if _NEVER_KEPT.isdisjoint(headers):
+            return headers
+        return {n: REDACTED if n in _NEVER_KEPT else v for n, v in headers.items()}
+
     def confidential(self, event: Event) -> Confidential:
         if event.sealed is None:
             return Confidential()

@@ -12,15 +12,16 @@ from waystation.errors import (
     TooManyRequests,
 )
 from waystation.ids import is_id, new_id
-from waystation.patterns import RESCUE_MS
 from waystation.relay.events import events_query, find_event
 from waystation.relay.tables import Connection, Delivery, Event, EventStatus, Replay
 from waystation.store import add, attr, key_of, remove, set_to
 
 if TYPE_CHECKING:
     from waystation.patterns import Look
-    from waystation.relay.service import Relay
-    from waystation.store import Edit
+    from waystation.relay.delivering.planning import Planning
+    from waystation.relay.directory import Directory
+    from waystation.relay.wakeups import Wakeups
+    from waystation.store import Edit, Store
 
 MAX_EVENTS = 100_000
 """Events that one replay takes at most."""
@@ -31,9 +32,13 @@ _KEPT_SECONDS = 30 * 86_400
 
 
 class Replays:
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._store = relay.store
+    def __init__(
+        self, store: Store, directory: Directory, planning: Planning, wakeups: Wakeups
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._planning = planning
+        self._wakeups = wakeups
 
     async def one(self, event: Event, connection_ids: list[str]) -> tuple[str, list[Delivery]]:
         """Replay one event now; the replay's id, and its deliveries."""
@@ -41,16 +46,15 @@ class Replays:
         if not connections:
             raise Conflict("the source has no connections")
         replay_id = new_id("rpl")
-        deliveries = await self._relay.dispatch.again(event, connections, replay_id)
+        deliveries = await self._planning.again(event, connections, replay_id)
         if not deliveries:
             raise Conflict("the event is changing; try again")
-        for connection in connections:
-            await self._relay.wake(connection.connection_id)
+        await self._wakeups.wake(connection.connection_id for connection in connections)
         return replay_id, deliveries
 
     async def wanted(self, source_id: str, connection_ids: list[str]) -> list[Connection]:
         """The connections of a source to replay to: all of them, or those that were named."""
-        found = await self._relay.directory.list_connections(source_id)
+        found = await self._directory.list_connections(source_id)
         if not connection_ids:
             return found
         known = {connection.connection_id: connection for connection in found}
@@ -86,9 +90,9 @@ class Replays:
             created_at=int(now * 1000),
             expires_at=int(now) + _KEPT_SECONDS,
         )
-        await self._relay.timers.expect(replay.replay_id, replay.created_at + RESCUE_MS)
+        await self._wakeups.expect([replay.replay_id])
         await self._store.put(replay)
-        await self._relay.wake(replay.replay_id)
+        await self._wakeups.wake([replay.replay_id])
         return replay
 
     async def get(self, user_id: str, replay_id: str) -> Replay:
@@ -121,7 +125,7 @@ class Replays:
         events, position = await self._next(replay)
         created = 0
         for event in events:
-            created += len(await self._relay.dispatch.again(event, connections, replay.replay_id))
+            created += len(await self._planning.again(event, connections, replay.replay_id))
         total = replay.events + len(events)
         done = position is None or total >= MAX_EVENTS
         changes: list[Edit] = [add("events", len(events)), add("deliveries", created)]
@@ -132,8 +136,7 @@ class Replays:
             if position is not None:
                 changes.append(set_to("error", f"stopped after {MAX_EVENTS} events"))
         await self._save(replay, *changes)
-        for connection in connections:
-            await self._relay.wake(connection.connection_id)
+        await self._wakeups.wake(connection.connection_id for connection in connections)
         return done
 
     async def _save(self, replay: Replay, *changes: Edit) -> None:

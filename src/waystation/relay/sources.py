@@ -20,19 +20,29 @@ from waystation.errors import (
 )
 from waystation.ids import is_id, new_id
 from waystation.outbound import MAX_URL
-from waystation.relay.dedupe import Dedupe, check_dedupe
 from waystation.relay.directory import ALERTS_PROVIDER, Verification
-from waystation.relay.signatures import PROVIDERS, SIGN_THE_URL, CustomScheme, check_secret
-from waystation.relay.tables import Connection, Owner, Source
+from waystation.relay.receiving.dedupe import Dedupe, check_dedupe
+from waystation.relay.receiving.signatures import (
+    PROVIDERS,
+    SIGN_THE_URL,
+    CustomScheme,
+    check_secret,
+)
+from waystation.relay.tables import Owner, Source
 from waystation.store import Put, Update, absent, add, attr, exists, key_of, set_or_remove, set_to
 from waystation.times import iso
 
 if TYPE_CHECKING:
     from waystation.relay.directory import Directory
     from waystation.relay.keyring import Keyring
+    from waystation.relay.wakeups import Wakeups
     from waystation.store import Edit, Store
 
 MAX_SECRETS = 5
+BILLING_ID = "billing"
+HOUSE = "operator"
+"""The owner of what is the house's own: not the id of any account."""
+
 HARD_LIMIT = 1_000
 """Of an account without limits."""
 
@@ -91,8 +101,14 @@ class SourceChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Sources:
     def __init__(
-        self, store: Store, keyring: Keyring, directory: Directory, public_url: str | None
+        self,
+        store: Store,
+        keyring: Keyring,
+        directory: Directory,
+        wakeups: Wakeups,
+        public_url: str | None,
     ) -> None:
+        self._wakeups = wakeups
         self._store = store
         self._keyring = keyring
         self._directory = directory
@@ -213,9 +229,8 @@ class Sources:
         assert changed is not None
         return changed
 
-    async def delete(self, user_id: str, source_id: str) -> list[Connection]:
-        """Delete a source with its connections, which are given back. Its events stay for as
-        long as they are kept."""
+    async def delete(self, user_id: str, source_id: str) -> None:
+        """Delete a source with its connections. Its events stay for as long as they are kept."""
         source = await self.get(user_id, source_id)
         if source.provider == ALERTS_PROVIDER:
             raise Conflict(
@@ -223,6 +238,8 @@ class Sources:
             )
         now = iso(self._store.clock())
         connections = await self._directory.list_connections(source_id)
+        names = [connection.connection_id for connection in connections]
+        await self._wakeups.expect(names)
         ended = [set_to("status", "deleted"), set_to("updated_at", now)]
         try:
             await self._store.transact(
@@ -233,7 +250,7 @@ class Sources:
         except TransactionCancelled:
             raise NotFound("there is no such source") from None
         self._directory.forget(source_id)
-        return connections
+        await self._wakeups.wake(names)
 
     async def _ensure_alerts(self, user_id: str) -> None:
         """Every account with a source has one more, which tells what went wrong with the rest."""
@@ -251,6 +268,13 @@ class Sources:
         if await self._store.get(key_of(source)) is None:
             with suppress(TransactionCancelled):  # somebody else has just created it
                 await self._store.transact(Put(source, when=absent()), Put(owner))
+
+
+def billing_source() -> Source:
+    """The source that Stripe calls about the plans of accounts here; it is in no table."""
+    return Source(
+        source_id=BILLING_ID, user_id=HOUSE, name="Billing", provider="stripe", created_at=""
+    )
 
 
 def alerts_id(user_id: str) -> str:

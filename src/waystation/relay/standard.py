@@ -21,17 +21,20 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(os.urandom(_SECRET_BYTES)).decode()
 
 
-def sign(secrets: list[str], message_id: str, timestamp: int, body: bytes) -> str:
-    """The `webhook-signature` header: one signature for each secret that is good now."""
+def sign(keys: list[bytes], message_id: str, timestamp: int, body: bytes) -> str:
+    """The `webhook-signature` header: one signature for each key that is good now."""
     content = _content(message_id, str(timestamp), body)
-    return " ".join(f"v1,{_signature(secret, content)}" for secret in secrets)
+    return " ".join(
+        f"v1,{base64.b64encode(hmac.digest(key, content, 'sha256')).decode()}" for key in keys
+    )
 
 
-def _signature(secret: str, content: bytes) -> str:
+def signing_key(secret: str) -> bytes:
+    """What to sign with. A secret that another service wrote is known to its receiver as it is."""
     try:
-        return _hmac(secret, content).decode()
-    except ValueError:  # a secret that another service wrote: its receiver knows it as it is
-        return base64.b64encode(hmac.digest(secret.encode(), content, "sha256")).decode()
+        return key_of(secret)
+    except ValueError:
+        return secret.encode()
 
 
 def matches(secret: str, message_id: str, timestamp: str, body: bytes, signatures: str) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from waystation.ids import timed_id
 from waystation.relay.rules.paths import Webhook
-from waystation.relay.tables import DeliveryStatus, Event
+from waystation.relay.tables import Attempt, Delivery, DeliveryStatus, Event
 from waystation.store import attr, exists
 from waystation.times import iso
 
@@ -67,13 +70,42 @@ def next_status(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryS
 
 def unchanged(event: Event) -> Condition:
     """That neither we nor others have changed an event's state since it was read."""
-    revision, status = attr("revision"), attr("status")
-    same: Condition = revision == event.revision
-    if not event.revision:
-        same = exists() & (revision.absent() | same)
-    if event.status == "received":  # which a row without one counts as
-        return same & (status.absent() | (status == "received"))
-    return same & (status == event.status)
+    return _unchanged(event.revision, event.status)
+
+
+@lru_cache(maxsize=64)
+def _unchanged(revision: int, status: str) -> Condition:
+    same: Condition = attr("revision") == revision
+    if not revision:
+        same = exists() & (attr("revision").absent() | same)
+    if status == "received":  # which a row without one counts as
+        return same & (attr("status").absent() | (attr("status") == "received"))
+    return same & (attr("status") == status)
+
+
+def delivery_of(attempt: Attempt, event: Event) -> Delivery:
+    """A delivery that ended with its first attempt, as its row would be."""
+    return Delivery(
+        event_id=event.event_id,
+        delivery_id=attempt.delivery_id or "",
+        connection_id=attempt.connection_id,
+        source_id=event.source_id,
+        user_id=event.user_id,
+        received_at=event.received_at,
+        replay_id=attempt.replay_id,
+        status=attempt.delivery_status or "failed",
+        attempts=attempt.attempt_number,
+        error=attempt.error,
+        created_at=attempt.delivery_created_at or attempt.attempted_at,
+        updated_at=attempt.attempted_at,
+        expires_at=event.expires_at,
+    )
+
+
+def delivery_id(event_id: str, connection_id: str, replay_id: str | None) -> str:
+    """The same for the same event, connection and replay, so that none is created twice."""
+    named = f"{event_id} {connection_id} {replay_id or ''}".encode()
+    return "dlv_" + base64.urlsafe_b64encode(sha256(named).digest()[:15]).decode()
 
 
 def own_event(source_id: str, user_id: str, kind: str, data: object, now: float) -> Event:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.accounts import AccountSettings
 from waystation.relay.commands import add_commands
-from waystation.relay.settings import RelaySettings
 from waystation.relay.tables import QUEUES, RECEIVED, TABLES, events
 from waystation.seam import Door, Parts, Running, System, Watcher
 
@@ -22,51 +22,50 @@ def open_relay(
     paypal_roots: Sequence[x509.Certificate] | None = None,
 ) -> Running:
     from waystation.queues import Consumer
-    from waystation.relay import billing
-    from waystation.relay.door import MAX_BODY, webhook_door
+    from waystation.relay.delivering.inboxes import Inboxes
     from waystation.relay.events import Events
-    from waystation.relay.inboxes import Inboxes
+    from waystation.relay.receiving.checking import Checking
+    from waystation.relay.receiving.door import MAX_BODY, webhook_door
     from waystation.relay.service import Relay
-    from waystation.relay.tail import Tails
-    from waystation.relay.worker import Worker
+    from waystation.relay.sources import billing_source
 
-    settings = parts.settings.of(RelaySettings)
+    queue = parts.queues[RECEIVED]
     relay = Relay(
         parts.store,
         parts.vault,
         parts.outbound,
         inboxes=Inboxes(parts.offer("inbox.publish")),
+        billed=parts.offer("accounts.billed"),
+        queue=None if parts.background else queue,
+        stopping=parts.stopping,
         public_url=parts.settings.public_url,
     )
-    special = {}
-    if settings.stripe_webhook_secrets:
-        relay.directory.install(billing.billing_source(), settings.stripe_webhook_secrets)
-        special[billing.SOURCE_ID] = billing.Billing(parts.store, settings.prices).apply
-    worker = Worker(relay, special, parts.stopping)
-    if parts.background:
-        relay.deliver_here(worker.begin, worker.take, worker.timed.kick)
-    else:
-        relay.leave_to_others(parts.queues[RECEIVED])
+    secrets = parts.settings.of(AccountSettings).stripe_webhook_secrets
+    if secrets:
+        relay.directory.install(billing_source(), secrets)
+    checking = Checking(
+        relay.directory, relay.intake, parts.outbound, parts.store.clock, paypal_roots
+    )
+    worker = relay.worker
     return Running(
         routers=_routers,
         provide={
             "relay": relay,
-            "relay_worker": worker,
             "events": Events(parts.store, parts.cursors),
-            "replays": worker.replays,
-            "tails": Tails(relay, parts.stopping),
+            "replays": relay.replays,
+            "tails": relay.tails,
         },
-        doors=[Door("/in", webhook_door(relay, paypal_roots), MAX_BODY, programs=True)],
-        consumers=[Consumer(parts.queues[RECEIVED], worker.handle, concurrency=64)],
-        watchers=[Watcher("relay-adoption", events, worker.adoption.notice)],
-        jobs={"relay": worker.timed.run},
+        doors=[Door("/in", webhook_door(checking, relay.public_url), MAX_BODY, programs=True)],
+        consumers=[Consumer(queue, worker.handle, concurrency=64)],
+        watchers=[Watcher("relay-adoption", events, worker.due.adoption.notice)],
+        jobs={"relay": worker.run},
         tend=worker.tend,
-        drain=worker.timed.drain,
+        drain=worker.drain,
         close=relay.close,
         offers={
-            "relay.receive": relay.receive_from_house,
-            "relay.seen": relay.seen_from_house,
-            "relay.owns": relay.owns,
+            "relay.receive": relay.intake.receive_from_house,
+            "relay.seen": relay.intake.seen_from_house,
+            "relay.owns": relay.intake.owns,
         },
     )
 
@@ -81,7 +80,6 @@ SYSTEM = System(
     name="relay",
     tables=TABLES,
     queues=QUEUES,
-    settings=RelaySettings,
     commands=add_commands,
     open=open_relay,
 )

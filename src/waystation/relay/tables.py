@@ -3,9 +3,14 @@
 Attribute names are camelCase. `filters`, `transform`, `retry_config` and the like, and the headers
 of an event, are JSON texts. Secrets are sealed. Times are milliseconds, `expires_at` seconds.
 
-Open work is found by sparse index entries and nothing else: an event that nobody has processed
-(`TODO`), and a delivery that is not over (`LANE`, by connection and due time). Timers say when
-somebody must look at a source, a connection or a replay again.
+A delivery that ends with its first attempt has no row of its own: the attempt says it all. Until
+then its event says that it is pending, and who is at it. What has to wait, and what is tried again,
+has a row.
+
+Open work is found by sparse index entries and nothing else: an event with deliveries that have no
+row (`TODO`, by source), and a delivery that is not over (`LANE`, by connection), each by the time
+when somebody else may take it over. Timers say when somebody must look at a source, a connection or
+a replay again.
 """
 
 from __future__ import annotations
@@ -152,7 +157,7 @@ class Event(
     sk="EVT#{received_at:013d}#{event_id}",
     indexes={
         "GSI1": ("EVTID#{event_id}", "EVENT"),
-        "GSI2": ("TODO#{todo}", "{received_at:013d}#{event_id}"),
+        "GSI2": ("TODO#{todo}", "{due_at:013d}#{event_id}"),
         "GSI3": ("BY#{source_id}#{status}", "{received_at:013d}#{event_id}"),
     },
     mend=_event,
@@ -165,7 +170,8 @@ class Event(
     headers that may be credentials; only others write a `query_string`. `status` may be one that
     only they know. `outcomes` has the state of every connection, as
     JSON, and `status` follows from it; `revision` counts the changes of both. `todo` is the
-    source's id until its deliveries have been created.
+    source's id while some of its deliveries have no row. Whoever works on them signs with a `claim`
+    and moves `due_at` ahead of its own time limit, so that another takes over from one that died.
     """
 
     event_id: str
@@ -188,6 +194,8 @@ class Event(
     attempt_count: int = 0
     revision: int = 0
     todo: str | None = None
+    due_at: int | None = None
+    claim: str | None = None
     expires_at: int
 
     @property
@@ -211,7 +219,7 @@ class Delivery(
     rename="camel",
     kw_only=True,
 ):
-    """One event on its way to one connection.
+    """One event on its way to one connection, where it must wait or has been tried before.
 
     While it is open, `lane` is the connection's id and `due_at` the next attempt. Whoever attempts
     it writes a `claim` and moves `due_at` behind its own time limit, so that another takes over
@@ -242,7 +250,8 @@ class Attempt(
     """One try to deliver an event. `status_code` is 0 when there was no answer.
 
     `sequence` counts the attempts of the event, for all connections and replays: the seed's key
-    without its collisions. `attempt_number` counts those of the delivery.
+    without its collisions. `attempt_number` counts those of the delivery, `delivery_status` is what
+    it made of it.
     """
 
     event_id: str
@@ -256,6 +265,9 @@ class Attempt(
     latency_ms: int
     error: str | None = None
     attempted_at: int
+    delivery_status: DeliveryStatus | None = None
+    delivery_created_at: int | None = None
+    replay_id: str | None = None
     expires_at: int | None = None
 
 

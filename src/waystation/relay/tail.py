@@ -18,7 +18,7 @@ from waystation.times import iso
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from waystation.relay.service import Relay
+    from waystation.store import Store
 
 OVERLAP_MS = 3_000
 _POLL_SECONDS = 1.0
@@ -32,15 +32,14 @@ _LIFE_SECONDS = 900.0
 
 
 class Tails:
-    def __init__(self, relay: Relay, stopping: asyncio.Event) -> None:
-        self._relay = relay
-        self._store = relay.store
+    def __init__(self, store: Store, stopping: asyncio.Event) -> None:
+        self._store = store
         self._stopping = stopping
         self._bells: dict[str, set[asyncio.Event]] = {}
         self._waiting: dict[asyncio.Event, asyncio.TimerHandle] = {}
-        relay.heard = self._ring
 
-    def _ring(self, event: Event) -> None:
+    def ring(self, event: Event) -> None:
+        """An event has come in here."""
         for bell in self._bells.get(event.user_id, ()):
             bell.set()
 

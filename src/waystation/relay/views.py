@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import SettingsError
-from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Verification
+from waystation.relay.receiving.dedupe import Dedupe
 from waystation.relay.states import outcomes_of, webhook_of
 from waystation.relay.tables import DeliveryStatus, EventStatus
 from waystation.times import iso, iso_of_ms

@@ -10,7 +10,7 @@ from waystation.errors import (
     StoreError,
     TransactionCancelled,
 )
-from waystation.store.actions import Action, Check, Delete, Put, Update, Write, prepare
+from waystation.store.actions import Action, Check, Delete, Put, Revise, Update, Write, prepare
 from waystation.store.base import Store
 from waystation.store.claims import Claims
 from waystation.store.expressions import Condition, absent, attr, exists, if_absent
@@ -59,6 +59,7 @@ __all__ = [
     "Put",
     "Query",
     "RawItem",
+    "Revise",
     "Store",
     "StoreError",
     "Table",

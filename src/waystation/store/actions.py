@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from waystation.errors import InvalidRequest
@@ -67,7 +68,19 @@ class Check(Generic[I_co]):
         self.when = when
 
 
-Action = Put[Any] | Update[Any] | Delete[Any] | Check[Any]
+class Revise(Generic[I_co]):
+    """Make of an item that was read what it is to be: only what differs is written, so that what
+    others have put beside it stays. An absent item is not created."""
+
+    __slots__ = ("after", "before", "when")
+
+    def __init__(self, before: I_co, after: I_co, *, when: Condition) -> None:
+        self.before = before
+        self.after = after
+        self.when = when
+
+
+Action = Put[Any] | Update[Any] | Delete[Any] | Check[Any] | Revise[Any]
 
 
 class Write:
@@ -134,6 +147,8 @@ def prepare(action: Action | Write) -> Write:
         return action
     if isinstance(action, Put):
         return prepare_put(action.item, action.when)
+    if isinstance(action, Revise):
+        return _prepare_revision(action.before, action.after, action.when)
     spec = action.key.spec
     condition = action.when.resolve(spec) if action.when is not None else None
     if isinstance(action, Update):
@@ -152,6 +167,41 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
         unchanged = written.resolve(spec)
         condition = unchanged if condition is None else condition & unchanged
     return Write("put", spec.key_of(item), condition, source=item, creates=True)
+
+
+def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
+    spec = after.spec
+    key = spec.key_of(after)
+    if spec.key_of(before).place != key.place:
+        raise InvalidRequest("a revision does not move an item to another key")
+    if not spec.packing.fits(after):
+        spec.encode(key, after)  # which says what is wrong with it
+    changed: set[str] = set()
+    changes: list[Edit] = []
+    for field, name in spec.names.items():
+        new = getattr(after, field)
+        if new == getattr(before, field):
+            continue
+        changed.add(field)
+        place = Path((name,))
+        changes.append(Remove(place) if new is None else Assign(place, Constant(new)))
+    for templates in spec.indexes:
+        if changed.isdisjoint(templates.fields):
+            continue
+        keys = templates.of(after)
+        for index_key in (templates.index.pk, templates.index.sk):
+            if index_key is not None and index_key.name not in spec.stored_names:
+                place = Path((index_key.name,))
+                value = keys.get(index_key.name)
+                changes.append(Remove(place) if value is None else Assign(place, Constant(value)))
+    # An update without any change is an update still: its condition is looked at.
+    return Write("update", key, _resolved(when, spec), changes=tuple(changes))
+
+
+@lru_cache(maxsize=256)
+def _resolved(when: Condition, spec: Spec) -> Condition:
+    """A condition that is used again and again is resolved once."""
+    return when.resolve(spec)
 
 
 def _resolve_changes(

@@ -46,6 +46,9 @@ class Store(ABC):
     holds; `expired=True` shows them to the reads that take it.
     """
 
+    most_together = MAX_ACTIONS
+    """How many writes this engine makes in one step with `write_together`."""
+
     near = False
     """Whether a read costs so little that nothing need be remembered to save one."""
 
@@ -182,7 +185,15 @@ class Store(ABC):
             raise InvalidRequest(f"a transaction has 1 to {MAX_ACTIONS} actions")
         if token is not None and not 0 < len(token) <= 36:
             raise InvalidRequest("a transaction token has 1 to 36 characters", field="token")
-        writes = [prepare(action) for action in actions]
+        await self._checked([prepare(action) for action in actions], token)
+
+    async def write_together(self, *writes: Write) -> None:
+        """The same for writes that were prepared, as many as the engine makes in one step."""
+        if not 0 < len(writes) <= self.most_together:
+            raise InvalidRequest(f"this engine makes 1 to {self.most_together} writes in one step")
+        await self._checked(list(writes), None)
+
+    async def _checked(self, writes: list[Write], token: str | None) -> None:
         if len({write.key.place for write in writes}) != len(writes):
             raise InvalidRequest("a transaction has at most one action per item")
         await self._transact(writes, token)

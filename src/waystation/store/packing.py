@@ -73,6 +73,10 @@ class Packing:
             return None  # something in it is unusual or wrong
         return body, extras
 
+    def fits(self, item: Item) -> bool:
+        """Whether an item's fields are certain to be what they are declared as."""
+        return self._plain and self._fields.hold(item)
+
     def unpack(self, packed: bytes) -> Item:
         """A packed item as its type, in one pass where the type allows."""
         if self._decoder is not None:

@@ -125,6 +125,7 @@ class Spec:
         )
         self.names = {f: name for f, name in self._encoded.items() if f not in self.key_only}
         """Field to attribute name, for the fields that are stored."""
+        self.stored_names = frozenset(self.names.values())
         self.ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
         self._attributes = [self.names.get(field) for field in item.__struct_fields__]
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}

@@ -16,18 +16,15 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from waystation.errors import SettingsError
 from waystation.patterns import Newest
 from waystation.relay.rules.budget import Budget, RulesTooCostly
 from waystation.relay.rules.filters import BodyUnreadable, stored_filter
+from waystation.relay.rules.trail import TRAIL, loop
 from waystation.relay.rules.transforms import TransformFailed, apply, stored_transform, weight_of
-from waystation.relay.states import webhook_of
-from waystation.relay.trail import TRAIL, loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from waystation.relay.keyring import Keyring
     from waystation.relay.rules.paths import Webhook
     from waystation.relay.tables import Connection, DeliveryStatus, Event
 
@@ -49,64 +46,57 @@ _BUDGET_SECONDS = 10.0
 
 
 class Rules:
-    def __init__(self, keyring: Keyring) -> None:
-        self._keyring = keyring
+    def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rules")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._budgets: Newest[str, tuple[float, Budget]] = Newest(_MOST_BUDGETS)
 
-    def try_now(self, event: Event, connections: Sequence[Connection]) -> list[Decision] | None:
+    def try_now(
+        self, source_id: str, webhook: Webhook, connections: Sequence[Connection]
+    ) -> list[Decision] | None:
         """What is to become of an event at each connection, by their filters, if that can be said
         on the event loop; None if it may take longer."""
-        weight = sum(_filter_weight(connection) for connection in connections)
-        if _size(event) * weight > SHORT:
+        weight = sum(_filter_weight(c) for c in connections if c.filters is not None)
+        if weight and _size(webhook) * weight > SHORT:
             return None
         try:
-            return self._decisions(event, connections, _trial())
+            return _decisions(source_id, webhook, connections, None)
         except RulesTooCostly:
             return None
 
-    async def decide(self, event: Event, connections: Sequence[Connection]) -> list[Decision]:
+    async def decide(
+        self, event: Event, webhook: Webhook, connections: Sequence[Connection]
+    ) -> list[Decision]:
         """The same, however long it takes."""
-        decided = self.try_now(event, connections)
+        decided = self.try_now(event.source_id, webhook, connections)
         if decided is not None:
             return decided
         budget = self._budget(event.event_id)
         return await self._beside(
-            event.user_id, lambda: self._decisions(event, connections, budget)
+            event.user_id, lambda: _decisions(event.source_id, webhook, connections, budget)
         )
 
-    async def transformed(self, connection: Connection, event: Event) -> tuple[bytes, bool]:
+    async def transformed(
+        self, connection: Connection, event: Event, webhook: Webhook
+    ) -> tuple[bytes, bool]:
         """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
+        if connection.transform is None:
+            return webhook.content, False
         try:
             transform = stored_transform(connection.transform)
             weight = weight_of(transform)
         except (msgspec.MsgspecError, ValueError) as error:  # another service wrote it
             raise TransformFailed(f"it cannot be read: {error}") from None
-        if _size(event) * weight <= SHORT:
+        if _size(webhook) * weight <= SHORT:
             with suppress(RulesTooCostly):
-                return apply(transform, webhook_of(event, self._keyring), _trial())
+                return apply(transform, webhook, _trial())
         budget = self._budget(event.event_id)
 
         def work() -> tuple[bytes, bool]:
             budget.start()
-            return apply(transform, webhook_of(event, self._keyring), budget)
+            return apply(transform, webhook, budget)
 
         return await self._beside(event.user_id, work)
-
-    def _decisions(
-        self, event: Event, connections: Sequence[Connection], budget: Budget
-    ) -> list[Decision]:
-        if TRAIL not in event.headers.lower() and not any(c.filters for c in connections):
-            return [("pending", None)] * len(connections)  # most often
-        try:
-            webhook = webhook_of(event, self._keyring)
-        except SettingsError as error:
-            return [("failed", str(error))] * len(connections)
-        if (why := loop(webhook.headers.get(TRAIL, ""), event.source_id)) is not None:
-            return [("failed", why)] * len(connections)
-        budget.start()
-        return [_decision(connection, webhook, budget) for connection in connections]
 
     async def _beside(self, account: str, work: Callable[[], T]) -> T:
         turn = self._turns.setdefault(account, asyncio.Lock())
@@ -126,13 +116,21 @@ class Rules:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _size(event: Event) -> int:
-    return (
-        256
-        + len(event.body)
-        + len(event.body_bytes or b"")
-        + len(event.sealed or event.query_string or "")
-    )
+def _decisions(
+    source_id: str, webhook: Webhook, connections: Sequence[Connection], budget: Budget | None
+) -> list[Decision]:
+    """Without a budget, as far as a trial goes."""
+    if (why := loop(webhook.headers.get(TRAIL, ""), source_id)) is not None:
+        return [("failed", why)] * len(connections)
+    if not any(connection.filters for connection in connections):
+        return [("pending", None)] * len(connections)  # most often
+    budget = budget or _trial()
+    budget.start()
+    return [_decision(connection, webhook, budget) for connection in connections]
+
+
+def _size(webhook: Webhook) -> int:
+    return 256 + len(webhook.content) + len(webhook.query_string)
 
 
 def _trial() -> Budget:

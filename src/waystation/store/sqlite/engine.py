@@ -52,6 +52,7 @@ class SqliteStore(Store):
     """
 
     near = True
+    most_together = 2_000
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
 """Lanes: how much of a connection's work this process may do at once.
 
-Each connection has its own lane, so that a slow or broken endpoint holds up nobody else. A lane
-that is full, rate-limited or broken leaves its deliveries in the table, however many there are.
+Each connection has its own lane, so that a slow or broken endpoint holds up nobody else. Some
+deliveries wait in memory for their turn; a lane that is rate-limited or broken, or has too many of
+them, leaves the rest in the table, however many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from waystation.relay.connections import RateLimit
 
 if TYPE_CHECKING:
     from waystation.clock import Clock
+    from waystation.relay.delivering.parcels import Held
     from waystation.relay.tables import Connection
 
 MOST_AT_ONCE = 1_000
@@ -27,18 +29,38 @@ _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 600.0
 _SHORTEST_PAUSE = 5.0
 _MOST_IDLE = 50_000
+_MOST_WAITING = 5_000
 
 
 class Lane:
-    """What this process is doing for one connection. Times are the clock's seconds."""
+    """What this process is doing for one connection. Times are the clock's seconds.
 
-    __slots__ = ("backlog", "blocked_until", "failures", "freed", "running", "user_id")
+    `waiting` are deliveries in memory; `backlog` says that there are more in the table. `tainted`
+    says that the connection's row may count failures, which a success resets.
+    """
 
-    def __init__(self, failures: int) -> None:
+    __slots__ = (
+        "backlog",
+        "blocked_until",
+        "concurrency",
+        "connection_id",
+        "failures",
+        "freed",
+        "running",
+        "tainted",
+        "user_id",
+        "waiting",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection_id = connection.connection_id
+        self.user_id = connection.user_id
+        self.concurrency = connection.concurrency
         self.running = 0
-        self.user_id = ""
+        self.waiting: deque[Held] = deque()
         self.backlog = False
-        self.failures = failures
+        self.failures = connection.failure_streak
+        self.tainted = bool(connection.failure_streak)
         self.blocked_until = 0.0
         self.freed = asyncio.Event()
 
@@ -46,8 +68,13 @@ class Lane:
     def broken(self) -> bool:
         return self.failures >= BREAK_AFTER
 
-    def room(self, connection: Connection) -> int:
-        return (1 if self.broken else max(1, connection.concurrency)) - self.running
+    @property
+    def places(self) -> int:
+        return 1 if self.broken else max(1, self.concurrency)
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self.waiting
 
 
 class Lanes:
@@ -56,6 +83,7 @@ class Lanes:
         self.most = most
         self._by_account: Counter[str] = Counter()
         self._lanes: dict[str, Lane] = {}
+        self._starved: dict[str, Lane] = {}
         self.running = 0
 
     def of(self, connection: Connection) -> Lane:
@@ -63,17 +91,21 @@ class Lanes:
         if lane is None:
             if len(self._lanes) > _MOST_IDLE:
                 self._forget_idle()
-            lane = self._lanes[connection.connection_id] = Lane(connection.failure_streak)
+            lane = self._lanes[connection.connection_id] = Lane(connection)
+        lane.concurrency = connection.concurrency
         return lane
 
-    def __contains__(self, connection_id: str) -> bool:
-        """Whether we work for a connection."""
-        return connection_id in self._lanes
+    def get(self, connection_id: str) -> Lane | None:
+        """The lane of a connection that we work for."""
+        return self._lanes.get(connection_id)
+
+    def all(self) -> list[Lane]:
+        return list(self._lanes.values())
 
     def forget(self, connection_id: str) -> None:
         """The connection is paused: its deliveries need not be looked at."""
         lane = self._lanes.get(connection_id)
-        if lane is not None and not lane.running:
+        if lane is not None and lane.idle:
             del self._lanes[connection_id]
 
     def current(self, connection: Connection) -> Lane:
@@ -83,23 +115,30 @@ class Lanes:
             self.reset(connection.connection_id)
         return lane
 
-    def reserve(self, connection: Connection) -> bool:
-        """Take a place in the lane, if there is one."""
-        lane = self.of(connection)
-        now = self._clock()
-        if lane.blocked_until > now or not self._has_share(connection.user_id):
+    def takes(self, connection: Connection) -> bool:
+        """Whether a new delivery may wait in memory. It goes behind those in the table; and where
+        the rate is limited, it is counted only once it is written."""
+        if connection.status != "active" or connection.rate_limit is not None:
             return False
-        if lane.room(connection) <= 0:
+        lane = self.of(connection)
+        if lane.backlog or lane.broken or len(lane.waiting) >= _MOST_WAITING:
+            return False
+        return lane.blocked_until <= self._clock()
+
+    def reserve(self, lane: Lane) -> bool:
+        """Take a place in a lane, if there is one."""
+        if lane.running >= lane.places or lane.blocked_until > self._clock():
+            return False
+        if not self._has_share(lane.user_id):
+            self._starved[lane.connection_id] = lane
             return False
         lane.running += 1
         self.running += 1
-        lane.user_id = connection.user_id
-        self._by_account[connection.user_id] += 1
+        self._by_account[lane.user_id] += 1
         return True
 
-    def block(self, connection: Connection, seconds: float) -> None:
+    def block(self, lane: Lane, seconds: float) -> None:
         """Let a lane rest: its limit is used up."""
-        lane = self.of(connection)
         lane.blocked_until = max(lane.blocked_until, self._clock() + seconds)
 
     def _has_share(self, user_id: str) -> bool:
@@ -108,26 +147,27 @@ class Lanes:
         free = self.most - self.running
         return free > 0 and self._by_account[user_id] < free
 
-    def release(self, connection_id: str) -> bool:
-        """Give a place back; whether deliveries wait for it."""
-        lane = self._lanes[connection_id]
+    def release(self, lane: Lane) -> Lane | None:
+        """Give a place back; a lane that has found none before, and may now."""
         lane.running -= 1
         self.running -= 1
         self._by_account[lane.user_id] -= 1
         if not self._by_account[lane.user_id]:
             del self._by_account[lane.user_id]
         lane.freed.set()
-        return lane.backlog
+        if not self._starved:
+            return None
+        return self._starved.pop(next(iter(self._starved)))
 
-    def succeeded(self, connection_id: str) -> None:
-        lane = self._lanes[connection_id]
+    def succeeded(self, lane: Lane) -> None:
         if lane.broken:  # what was asked for by others still holds
             lane.blocked_until = 0.0
         lane.failures = 0
+        lane.tainted = False
 
-    def failed(self, connection_id: str) -> None:
+    def failed(self, lane: Lane) -> None:
         """Count a failure. After some in a row the lane rests, longer and longer."""
-        lane = self._lanes[connection_id]
+        lane.tainted = True
         if lane.broken and lane.blocked_until > self._clock():
             return  # it was under way when the lane broke
         lane.failures += 1
@@ -135,10 +175,9 @@ class Lanes:
             pause = _FIRST_PAUSE * 2 ** min(10, lane.failures - BREAK_AFTER)
             lane.blocked_until = self._clock() + min(_LONGEST_PAUSE, pause)
 
-    def throttle(self, connection_id: str, seconds: float) -> None:
+    def throttle(self, lane: Lane, seconds: float) -> None:
         """The endpoint has asked for a pause, or cannot be reached behind its proxy: everything
         for it waits, not only what was refused."""
-        lane = self._lanes[connection_id]
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, seconds))
         lane.blocked_until = max(lane.blocked_until, self._clock() + pause)
         lane.backlog = True
@@ -151,7 +190,7 @@ class Lanes:
             lane.blocked_until = 0.0
 
     def _forget_idle(self) -> None:
-        idle = [key for key, lane in self._lanes.items() if not lane.running and not lane.failures]
+        idle = [key for key, lane in self._lanes.items() if lane.idle and not lane.failures]
         for key in idle:
             del self._lanes[key]
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.relay.ingest import MAX_BODY, Ingest
+from waystation.relay.receiving.checking import MAX_BODY
+from waystation.relay.rules.paths import Webhook
 from waystation.seam import Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
-    from cryptography import x509
-
-    from waystation.relay.service import Relay
+    from waystation.relay.receiving.checking import Checking
 
 __all__ = ["MAX_BODY", "webhook_door"]
 
@@ -20,25 +19,22 @@ _PREFIX = "/in/"
 
 
 def webhook_door(
-    relay: Relay, paypal_roots: Sequence[x509.Certificate] | None = None
+    checking: Checking, public_url: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    ingest = Ingest(relay, paypal_roots)
-
     async def handle(request: Request) -> Response:
         headers = _headers(request)
         raw = request.raw_path.decode("latin-1")
         source_id = raw.removeprefix(_PREFIX).partition("/")[0]
-        base = relay.public_url or f"{request.scheme}://{headers.get('host', '')}"
-        answer = await ingest.take(
-            request.method,
-            source_id,
-            request.path[len(_PREFIX) + len(source_id) :],
-            request.query.decode("latin-1"),
-            headers,
+        path = request.path[len(_PREFIX) + len(source_id) :]
+        webhook = Webhook(
             request.body,
-            request.client,
-            base + raw,
+            headers,
+            request.query.decode("latin-1"),
+            request.method,
+            "" if path == "/" else path,
         )
+        base = public_url or f"{request.scheme}://{headers.get('host', '')}"
+        answer = await checking.take(source_id, webhook, request.client, base + raw)
         content = b"" if request.method == "HEAD" else answer.body
         return Response(200, content, [(b"content-type", answer.content_type)])
 

@@ -6,6 +6,8 @@ back. The names in it are hashes: a source's id is for its senders only.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from waystation.ids import secret_hash
 
 TRAIL = "x-waystation-trail"
@@ -20,6 +22,8 @@ def extended(trail: str, source_id: str) -> str:
 
 def loop(trail: str, source_id: str) -> str | None:
     """Why an event must not be delivered from here; None if it may be."""
+    if not trail:
+        return None
     marks = _marks(trail)
     if _mark(source_id) in marks:
         return "this is a loop: the event was delivered from this source before and came back"
@@ -32,5 +36,6 @@ def _marks(trail: str) -> list[str]:
     return [mark for part in trail.split(",")[: 2 * MAX_HOPS] if (mark := part.strip())]
 
 
+@lru_cache(maxsize=4096)
 def _mark(source_id: str) -> str:
     return secret_hash(f"trail {source_id}")[:_MARK_CHARACTERS]

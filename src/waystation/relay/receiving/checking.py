@@ -1,4 +1,4 @@
-"""The door that webhooks come in by: any method, any body, checked before it is acknowledged."""
+"""Who sent this: every webhook is checked before it is taken, and challenges are answered."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import msgspec
 
 from waystation.errors import NotFound, Unauthenticated
 from waystation.patterns import Limit, LocalLimiter, sender_key
-from waystation.relay import paypal, signatures
 from waystation.relay.directory import ALERTS_PROVIDER, Known
+from waystation.relay.receiving import paypal, signatures
+from waystation.relay.receiving.signatures import Arrival
 from waystation.relay.rules.paths import UNREADABLE, Webhook
-from waystation.relay.signatures import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cryptography import x509
 
-    from waystation.relay.service import Relay
+    from waystation.clock import Clock
+    from waystation.outbound import Outbound
+    from waystation.relay.directory import Directory
+    from waystation.relay.receiving.intake import Intake
 
 MAX_BODY = 256 * 1024
 _MAX_PATH = 1_000
@@ -37,37 +40,32 @@ class Answer(msgspec.Struct, frozen=True):
     content_type: bytes = b"application/json"
 
 
-class Ingest:
-    """Takes requests as they came, without knowing about ASGI."""
+class Checking:
+    """Takes requests as they came, without knowing about HTTP servers."""
 
     def __init__(
-        self, relay: Relay, paypal_roots: Sequence[x509.Certificate] | None = None
-    ) -> None:
-        self._relay = relay
-        self._certificates = paypal.Certificates(relay.outbound, relay.store.clock, paypal_roots)
-        self._strangers = LocalLimiter(relay.store.clock)
-
-    async def take(
         self,
-        method: str,
-        source_id: str,
-        path: str,
-        query: str,
-        headers: dict[str, str],
-        body: bytes,
-        sender: str,
-        url: str,
-    ) -> Answer:
-        """`path` is what follows the source's id, and `url` the whole of it as it was asked for.
-        Refusals are raised."""
-        known = await self._relay.directory.source(source_id)
-        if known is None or known.source.status != "active" or len(path) > _MAX_PATH:
+        directory: Directory,
+        intake: Intake,
+        outbound: Outbound,
+        clock: Clock,
+        paypal_roots: Sequence[x509.Certificate] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._intake = intake
+        self._clock = clock
+        self._certificates = paypal.Certificates(outbound, clock, paypal_roots)
+        self._strangers = LocalLimiter(clock)
+
+    async def take(self, source_id: str, webhook: Webhook, sender: str, url: str) -> Answer:
+        """`url` is the whole of what was asked for, but for its query. Refusals are raised."""
+        known = await self._directory.source(source_id)
+        if known is None or known.source.status != "active" or len(webhook.path) > _MAX_PATH:
             raise NotFound("there is no such source, or it is paused")
         if known.source.provider == ALERTS_PROVIDER:
             raise NotFound("only this installation itself sends to this source")
         stranger = f"{source_id} {sender_key(sender)}"
         self._strangers.check(stranger, _REFUSALS)
-        webhook = Webhook(body, headers, query, method, path if path != "/" else "")
         if (text := hub_challenge(known, webhook)) is not None:
             return Answer(text.encode(), b"text/plain; charset=utf-8")
         try:
@@ -76,10 +74,10 @@ class Ingest:
             # Forgers use up their own patience, not the minute of the source.
             self._strangers.take(stranger, _REFUSALS)
             raise
-        self._relay.admit(known)
+        self._intake.admit(known)
         if (answer := provider_challenge(known.source.provider, webhook)) is not None:
             return answer
-        receipt = await self._relay.receive(known, webhook, sender)
+        receipt = await self._intake.receive(known, webhook, sender)
         return Answer(msgspec.json.encode(receipt))
 
     async def _check(self, known: Known, webhook: Webhook, url: str) -> None:
@@ -93,7 +91,7 @@ class Ingest:
         if webhook.query_string:
             signed_url += f"?{webhook.query_string}"
         arrival = Arrival(
-            webhook.method, signed_url, webhook.headers, webhook.content, self._relay.store.clock()
+            webhook.method, signed_url, webhook.headers, webhook.content, self._clock()
         )
         if source.provider == "paypal":
             good = await self._from_paypal(known, arrival)

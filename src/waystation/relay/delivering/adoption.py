@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.errors import ConditionFailed
-from waystation.relay.service import EventRef
+from waystation.relay.delivering.onward import EventRef
 from waystation.relay.states import set_by_others, unchanged
 from waystation.relay.tables import Event
 from waystation.store import attr, key_of, set_to
 
 if TYPE_CHECKING:
-    from waystation.relay.service import Relay
+    from waystation.relay.delivering.tools import Tools
     from waystation.store import Change
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ MARK = "{"
 
 
 class Adoption:
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
 
     async def notice(self, change: Change) -> None:
         """See to it that somebody looks at an event which another service has written."""
@@ -46,21 +46,21 @@ class Adoption:
         if _untouched(event):
             ref = EventRef(event.source_id, event.received_at, event.event_id)
             name = msgspec.json.encode(ref).decode()
-            await self._relay.timers.ensure(name, self._relay.timers.now() + GRACE_MS)
+            await self._tools.timers.ensure(name, self._tools.timers.now() + GRACE_MS)
 
     async def _follow_status(self, event: Event) -> None:
         """Have an event listed by the status that another service has given it."""
         with suppress(ConditionFailed):  # it has changed again
             same = (attr("status") == event.status) & unchanged(event)
-            await self._relay.store.update(key_of(event), set_to("status", event.status), when=same)
+            await self._tools.store.update(key_of(event), set_to("status", event.status), when=same)
 
     async def due(self, name: str) -> Event | None:
         """The event that a timer is for, if it has been left to us."""
         ref = msgspec.json.decode(name, type=EventRef)
-        event = await self._relay.store.get(Event.key(ref.source_id, ref.received_at, ref.event_id))
+        event = await self._tools.store.get(Event.key(ref.source_id, ref.received_at, ref.event_id))
         if event is None or not _untouched(event):
             return None
-        known = await self._relay.directory.source(event.source_id)
+        known = await self._tools.directory.source(event.source_id)
         if known is None or known.source.user_id != event.user_id:
             log.warning("event %s belongs to no source of its account", event.event_id)
             return None

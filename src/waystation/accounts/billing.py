@@ -1,7 +1,8 @@
-"""Stripe's subscription events, received by the relay itself, change an account's plan.
+"""Stripe's subscription events change an account's plan.
 
-They come in at `/in/billing`, are verified, deduplicated and kept like any webhook, and are applied
-by the worker, so that a crash in between loses nothing. Off until a secret and prices are set.
+The relay receives them at `/in/billing`, verifies, deduplicates and keeps them like any webhook,
+and hands them over until they are applied, so that a crash in between loses nothing. Off until a
+secret and prices are set.
 """
 
 from __future__ import annotations
@@ -11,28 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.accounts import Identity, Plan, User
+from waystation.accounts.tables import Identity, Plan, User
 from waystation.errors import ConditionFailed
-from waystation.relay.rules.paths import UNREADABLE
-from waystation.relay.tables import Source
 from waystation.store import attr, exists, set_if_absent, set_to
 from waystation.times import iso
 
 if TYPE_CHECKING:
-    from waystation.relay.tables import Event
     from waystation.store import Condition, Edit, Store
 
 log = logging.getLogger(__name__)
-
-SOURCE_ID = "billing"
-OPERATOR = "operator"
-"""The owner of the billing source: not the id of any account."""
 
 _PAID = frozenset({"active", "trialing", "past_due"})
 """`past_due` is being collected: the plan stays until Stripe gives up."""
 
 _ENDED = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
-_PATIENCE_MS = 3_600_000
+_PATIENCE_SECONDS = 3_600
 """How long a subscription waits for the checkout that says whose it is."""
 
 
@@ -71,13 +65,6 @@ class _StripeEvent(msgspec.Struct):
     data: _Data
 
 
-def billing_source() -> Source:
-    """The source that Stripe calls; it is in no table."""
-    return Source(
-        source_id=SOURCE_ID, user_id=OPERATOR, name="Billing", provider="stripe", created_at=""
-    )
-
-
 class Billing:
     """`prices` says which plan each price buys."""
 
@@ -85,18 +72,18 @@ class Billing:
         self._store = store
         self._prices = prices
 
-    async def apply(self, event: Event) -> bool:
-        """Do what an event says; whether that is done. Safe to repeat, and in any order."""
+    async def apply(self, content: bytes, age: float) -> bool:
+        """Do what an event says, so many seconds after it came; whether that is done. Safe to
+        repeat, and in any order."""
         try:
-            notice = msgspec.json.decode(event.content, type=_StripeEvent)
-        except UNREADABLE as error:
-            log.info("event %s is not about a subscription: %s", event.event_id, error)
+            notice = msgspec.json.decode(content, type=_StripeEvent)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            log.info("an event of Stripe's is not about a subscription: %s", error)
             return True
         if notice.type == "checkout.session.completed":
             await self._link(notice.data.object)
         elif notice.type.startswith("customer.subscription."):
-            old = self._store.clock() * 1000 - event.received_at > _PATIENCE_MS
-            return await self._subscribe(notice) or old
+            return await self._subscribe(notice) or age > _PATIENCE_SECONDS
         return True
 
     async def _link(self, session: _Object) -> None:

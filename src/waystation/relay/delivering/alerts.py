@@ -6,19 +6,22 @@ An alert is an event of the account's own source of alerts, and travels like any
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from waystation.errors import ConditionFailed, WaystationError
-from waystation.relay.dedupe import Dedupe
 from waystation.relay.directory import Known
+from waystation.relay.receiving.dedupe import Dedupe
 from waystation.relay.sources import alerts_id
 from waystation.relay.states import own_event
+from waystation.relay.tables import Event
 from waystation.store import attr, key_of, set_to
 from waystation.times import iso
 
 if TYPE_CHECKING:
-    from waystation.relay.service import Relay
+    from waystation.relay.directory import Directory
     from waystation.relay.tables import Connection
+    from waystation.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +35,15 @@ LEVELS = (50, 70, 90, 100)
 """Percent of both, at which an alert goes out."""
 
 Reason = Literal["failures", "gone"]
+Record = Callable[[Known, Event], Awaitable[object]]
+"""Takes in an event that we send ourselves."""
 
 
 class Alerts:
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._store = relay.store
+    def __init__(self, store: Store, directory: Directory, record: Record) -> None:
+        self._store = store
+        self._directory = directory
+        self._record = record
 
     async def after_failure(self, connection: Connection) -> None:
         """Look at a connection that has just failed, and tell or act where it is time to."""
@@ -80,13 +86,13 @@ class Alerts:
             )
         except ConditionFailed:
             return  # another process has done so, or somebody has paused or deleted it
-        self._relay.directory.forget(connection.source_id)
+        self._directory.forget(connection.source_id)
         log.warning("connection %s was disabled: %s", connection.connection_id, reason)
         await self._tell("connection.disabled", connection, {"reason": reason})
 
     async def _tell(self, kind: str, connection: Connection, more: dict[str, Any]) -> None:
         try:
-            source = await self._relay.directory.find_source(alerts_id(connection.user_id))
+            source = await self._directory.find_source(alerts_id(connection.user_id))
             if source is None or source.status != "active":
                 return
             now = self._store.clock()
@@ -101,6 +107,6 @@ class Alerts:
             }
             event = own_event(source.source_id, source.user_id, kind, data, now)
             known = Known(source, [], None, Dedupe(mode="none"), None, now)
-            await self._relay.record(known, event, None)
+            await self._record(known, event)
         except WaystationError:
             log.exception("an alert about %s could not be written", connection.connection_id)

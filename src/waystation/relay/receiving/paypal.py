@@ -24,7 +24,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from waystation.errors import Overloaded
 from waystation.patterns import Newest
-from waystation.relay.dedupe import DEFAULT_WINDOW
+from waystation.relay.receiving.dedupe import DEFAULT_WINDOW
 from waystation.times import seconds_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from waystation.clock import Clock
     from waystation.outbound import Outbound
-    from waystation.relay.signatures import Arrival
+    from waystation.relay.receiving.signatures import Arrival
 
 _NAMES = {
     "api.paypal.com": "messageverificationcerts.paypal.com",

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import InvalidInput
+from waystation.relay.receiving.signatures import mailgun_signature
 from waystation.relay.rules.budget import Budget, RulesTooCostly
 from waystation.relay.rules.paths import UNREADABLE, Webhook, parse, parse_input
-from waystation.relay.signatures import mailgun_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,1 @@
+"""Delivering: from an event to its destinations, and what came of it."""
