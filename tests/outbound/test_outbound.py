@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.outbound.servers import OK, Line, serving
 from tests.relay.hub import hub_at
 from tests.support.receiver import Reaction, receiving
 from waystation.errors import InvalidInput
@@ -133,10 +133,10 @@ async def test_a_name_that_changes_its_mind(
     """DNS rebinding: a name that was public when it was looked at and is private now."""
     port = int(receiver.url.rpartition(":")[2])
 
-    async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+    async def look_up(host: str) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+    monkeypatch.setattr("waystation.outbound.pool.look_up", look_up)
     closed.guard.check_url(f"http://rebound.example.com:{port}/", "destination_url")
     reply = await closed.request(
         "POST", f"http://rebound.example.com:{port}/", body=b"x", seconds=5
@@ -208,29 +208,20 @@ async def test_only_what_does_nothing_is_sent_again(method: str, times: int) -> 
     """A connection that was kept turns out to be closed, after the request was read."""
     seen: list[bytes] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            while (await reader.readline()).strip():
-                pass
-            seen.append(line)
+    async def answer(line: Line) -> None:
+        while (request := await line.request()) is not None:
+            seen.append(request[0])
             if len(seen) == 2:
-                break
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-            await writer.drain()
-        writer.close()
+                return
+            await line.send(OK)
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
     outbound = Outbound(Guard(["127.0.0.0/8"]))
-    try:
-        assert (await outbound.request(method, url)).ok
-        again = await outbound.request(method, url)
-        assert (again.status == 0, again.sent) == (times == 1, True)
-        assert len(seen) == 1 + times
-    finally:
+    async with serving(answer) as server:
+        assert (await outbound.request(method, server.url)).ok
+        again = await outbound.request(method, server.url)
         await outbound.close()
-        listener.close()
-        await listener.wait_closed()
+    assert (again.status == 0, again.sent) == (times == 1, True)
+    assert len(seen) == 1 + times
 
 
 async def test_it_is_known_when_nothing_was_sent() -> None:

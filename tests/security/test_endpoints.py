@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.outbound.servers import Line, serving
 from tests.security.onlookers import watching
 from waystation.outbound import Guard, Outbound
 
@@ -21,31 +22,15 @@ if TYPE_CHECKING:
 async def endless(beginning: bytes, more: bytes) -> AsyncIterator[str]:
     """A server that goes on sending the same for as long as anybody listens."""
 
-    answering: set[asyncio.Task[None] | None] = set()
+    async def flood(line: Line) -> None:
+        await line.reader.readuntil(b"\r\n\r\n")
+        await line.send(beginning)
+        while True:
+            await line.send(more)
+            await asyncio.sleep(0)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answering.add(asyncio.current_task())
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(beginning)
-            while True:
-                writer.write(more)
-                await writer.drain()
-                await asyncio.sleep(0)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    finally:
-        server.close()
-        for task in filter(None, answering):
-            task.cancel()
-        await asyncio.gather(*filter(None, answering), return_exceptions=True)
-        await asyncio.sleep(0)
+    async with serving(flood) as server:
+        yield server.url
 
 
 ENDLESS = {

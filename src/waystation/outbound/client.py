@@ -126,9 +126,8 @@ class Outbound:
             return Reply(error=str(error), sent=False)
         except NoAnswer as error:
             return Reply(0, b"", _since(begun), str(error), whole=False, sent=error.sent)
-        content = b"".join(answer.body)
         fields = Fields(answer.headers)
-        return Reply(answer.status, content, _since(begun), None, fields, answer.whole)
+        return Reply(answer.status, bytes(answer.body), _since(begun), None, fields, answer.whole)
 
     async def _answer(
         self, place: Place, request: bytes, *, again: bool, until: float, **bounds: Any

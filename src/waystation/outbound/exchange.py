@@ -41,13 +41,12 @@ class NoAnswer(Exception):
 class Answer:
     """What has come back so far."""
 
-    __slots__ = ("body", "grow", "headers", "most", "size", "status", "whole")
+    __slots__ = ("body", "grow", "headers", "most", "status", "whole")
 
     def __init__(self, most: int, grow: Grow | None) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        self.body: list[bytes] = []
-        self.size = 0
+        self.body = bytearray()
         self.whole = False
         self.most = most
         self.grow = grow
@@ -97,8 +96,11 @@ class Exchange(asyncio.BufferedProtocol):
         self._lost(self)
 
     def _until_closed(self) -> bool:
-        """Whether the end of the connection is the end of the body."""
+        """Whether the end of the connection is the end of the body. With TLS it cannot be told from
+        one that somebody else has brought about."""
         assert self._answer is not None
+        if self.place.tls:
+            return False
         framed = {b"content-length", b"transfer-encoding"}
         return not any(name.lower() in framed for name, _ in self._answer.headers)
 
@@ -138,11 +140,14 @@ class Exchange(asyncio.BufferedProtocol):
         try:
             self.transport.write(request)
             await done
+        except BaseException:
+            self._keep = False
+            raise
         finally:
             self._timer.cancel()
             self._answer = self._done = None
             self.used += 1
-            if not self._keep:
+            if not self._keep or self.transport.get_write_buffer_size():
                 self.close()
         return answer
 
@@ -190,6 +195,8 @@ class Exchange(asyncio.BufferedProtocol):
             self._fail("the answer is not valid HTTP")
         if not self._ended:
             self._check_bounds()
+        elif self._head_only:  # the old one waits for the body that was not asked for
+            self._parser = httptools.HttpResponseParser(self)
 
     def _check_bounds(self) -> None:
         answer = self._answer
@@ -199,7 +206,7 @@ class Exchange(asyncio.BufferedProtocol):
             if self._fed > MOST_HEAD:
                 self._fail("the answer is not valid HTTP: it has headers without end")
             return
-        if self._fed > MOST_HEAD + _SLACK + 2 * answer.size:
+        if self._fed > MOST_HEAD + _SLACK + 2 * len(answer.body):
             self._fail("the answer has more around its body than in it")
         elif self._timer is not None and self._body_seconds:
             self._timer.cancel()
@@ -231,21 +238,23 @@ class Exchange(asyncio.BufferedProtocol):
         self._begun = True
         if self._head_only:
             self._ended = True
+            self._keep = self._parser.should_keep_alive()
+            self.idle_since = time.monotonic()
             self._finish(whole=True)
 
     def on_body(self, piece: bytes) -> None:
         answer = self._answer
         if answer is None or self._ended:
+            self._keep = False
             return
-        wanted = answer.most - answer.size
+        wanted = answer.most - len(answer.body)
         if len(piece) > wanted:
             piece = piece[:wanted]
             self._ended = True
         if piece and answer.grow is not None and not answer.grow(len(piece)):
             self._ended = True
         else:
-            answer.body.append(piece)
-            answer.size += len(piece)
+            answer.body += piece
         if self._ended:
             self._finish(whole=False)
 

@@ -94,6 +94,9 @@ class Guard:
             raise InvalidInput(field, "must not have a fragment: it would never be sent")
         if parts.username is not None or parts.password is not None:
             raise InvalidInput(field, "must not have a user name or password: use a header instead")
+        self._check_host(host, field)
+
+    def _check_host(self, host: str, field: str) -> None:
         plain = _plain_name(host)
         if "%" in host and not _is_literal(host):
             raise InvalidInput(field, "must not have a host with percent signs")
@@ -101,6 +104,8 @@ class Guard:
             raise InvalidInput(
                 field, "must name its host, or have a plain address such as 192.0.2.1"
             )
+        if any(not 0 < len(label) < 64 for label in plain.removesuffix(".").split(".")):
+            raise InvalidInput(field, "must name a host whose parts have 1 to 63 characters")
         if _is_literal(host) and not self.permits(host):
             raise InvalidInput(field, "must not be a private address")
         if plain.rstrip(".").lower() in ("localhost", "ip6-localhost") and not self.permits(

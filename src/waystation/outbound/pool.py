@@ -34,6 +34,8 @@ _MOST_NAMES = 1_000
 _MOST_SESSIONS = 1_000
 _READ_BYTES = 64 * 1024
 _STAGGER_SECONDS = 0.25
+_MOST_TRIED = 2
+"""Addresses of each family."""
 
 
 class Place(NamedTuple):
@@ -67,6 +69,7 @@ def _tls() -> _Tls:
     context = _Tls(ssl.PROTOCOL_TLS_CLIENT)
     context.sessions = {}
     context.load_default_certs()
+    context.hostname_checks_common_name = False
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -83,7 +86,8 @@ class Pool:
         self._to: dict[Place, int] = {}
         self._all: set[Exchange] = set()
         self._opening = 0
-        self._waiting: deque[tuple[Place, asyncio.Future[None]]] = deque()
+        self._waiting: dict[Place, deque[asyncio.Future[Exchange | None]]] = {}
+        self._closed = False
         self._names: dict[str, tuple[float, asyncio.Future[list[Any]]]] = {}
         self._context: _Tls | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -91,7 +95,9 @@ class Pool:
     # Taking and giving back
 
     def kept(self, place: Place) -> Exchange | None:
-        """A connection that was used before and still works."""
+        """A connection that was used before and still works, unless somebody waits for one."""
+        if place in self._waiting:
+            return None
         idle = self._idle.get(place)
         while idle:
             exchange = idle.pop()
@@ -99,49 +105,93 @@ class Pool:
                 del self._idle[place]
             if exchange.is_fresh():
                 return exchange
-            exchange.close()
+            self._drop(exchange)
         return None
 
     async def connected(self, place: Place, until: float) -> Exchange:
         """A new connection, or one that somebody gives back meanwhile. `until` is the loop's
         time."""
+        if self._closed:
+            raise NoAnswer("no connection: the client is closed", sent=False)
+        if place in self._waiting or not self._has_room(place):
+            exchange = await self._turn(place, until)
+            if exchange is not None:
+                return exchange
+        else:
+            self._begin(place)
         loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout_at(until):
-                while not self._has_room(place):
-                    freed: asyncio.Future[None] = loop.create_future()
-                    self._waiting.append((place, freed))
-                    await freed
-                    if (exchange := self.kept(place)) is not None:
-                        return exchange
-        except TimeoutError:
-            raise NoAnswer("no answer: too many requests are under way", sent=False) from None
-        self._opening += 1
-        self._to[place] = self._to.get(place, 0) + 1
         try:
             exchange = await self._connect(place, min(until, loop.time() + _CONNECT_SECONDS))
         except BaseException:
+            self._opening -= 1
             self._left(place)
             raise
-        finally:
-            self._opening -= 1
+        self._opening -= 1
         self._all.add(exchange)
         return exchange
 
+    async def _turn(self, place: Place, until: float) -> Exchange | None:
+        """Wait for somebody's connection, or for room to open one, in the order of arrival."""
+        turn: asyncio.Future[Exchange | None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(place, deque())
+        waiting.append(turn)
+        try:
+            async with asyncio.timeout_at(until):
+                return await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._hand_on(place, turn.result())
+            elif turn in waiting:
+                waiting.remove(turn)
+                if not waiting:
+                    self._waiting.pop(place, None)
+            if isinstance(error, TimeoutError):
+                raise NoAnswer("no answer: too many requests are under way", sent=False) from None
+            raise
+
+    def _hand_on(self, place: Place, exchange: Exchange | None) -> None:
+        """What was given to one who has left meanwhile goes to the next."""
+        if exchange is not None:
+            self.give_back(exchange)
+        else:
+            self._opening -= 1
+            self._left(place)
+
+    def _begin(self, place: Place) -> None:
+        self._opening += 1
+        self._to[place] = self._to.get(place, 0) + 1
+
     def give_back(self, exchange: Exchange) -> None:
         """Keep a connection for the next request, if it can be."""
-        if not exchange.open:
-            return
         place = exchange.place
         if place.tls and exchange.used == 1 and self._context is not None:
             tls = exchange.transport.get_extra_info("ssl_object")
             self._context.remember(_server_name(place.host), tls.session)
+        if not exchange.open:
+            return
+        if self._closed:
+            self._drop(exchange)
+            return
+        if (turn := self._next(place)) is not None:
+            turn.set_result(exchange)
+            return
         self._idle.setdefault(place, []).append(exchange)
         if self._waiting:
-            self._wake()
+            self._let_in()
         if self._sweeper is None:
             loop = asyncio.get_running_loop()
             self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _next(self, place: Place) -> asyncio.Future[Exchange | None] | None:
+        """The first who waits for a place."""
+        waiting = self._waiting.get(place)
+        while waiting:
+            turn = waiting.popleft()
+            if not waiting:
+                del self._waiting[place]
+            if not turn.done():
+                return turn
+        return None
 
     def _has_room(self, place: Place) -> bool:
         if self._to.get(place, 0) >= self._most_to_one:
@@ -151,16 +201,14 @@ class Pool:
             self._drop(oldest)
         return len(self._all) + self._opening < self._most
 
-    def _wake(self) -> None:
-        """Let the first go on who can."""
-        for _ in range(len(self._waiting)):
-            place, freed = self._waiting.popleft()
-            if freed.done():
-                continue
-            if place in self._idle or self._has_room(place):
-                freed.set_result(None)
-                return
-            self._waiting.append((place, freed))
+    def _let_in(self) -> None:
+        """Let those open a connection for whom there is room, one place after the other."""
+        for place in list(self._waiting):
+            if self._has_room(place) and (turn := self._next(place)) is not None:
+                self._begin(place)
+                turn.set_result(None)
+                if place in self._waiting:  # the others come first now
+                    self._waiting[place] = self._waiting.pop(place)
 
     def _lost(self, exchange: Exchange) -> None:
         if exchange in self._all:
@@ -177,7 +225,7 @@ class Pool:
         if not self._to[place]:
             del self._to[place]
         if self._waiting:
-            self._wake()
+            self._let_in()
 
     def _drop(self, exchange: Exchange) -> None:
         exchange.close()
@@ -195,6 +243,10 @@ class Pool:
             self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def close(self) -> None:
+        self._closed = True
+        for place in list(self._waiting):
+            while (turn := self._next(place)) is not None:
+                turn.set_exception(NoAnswer("no connection: the client is closed", sent=False))
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -216,6 +268,8 @@ class Pool:
             raise NoAnswer("the name could not be resolved", sent=False) from None
         except ssl.SSLError:
             raise NoAnswer("the TLS connection failed", sent=False) from None
+        except (UnicodeError, ValueError):
+            raise NoAnswer("the name could not be resolved", sent=False) from None
         except OSError as error:  # its own text has the address in it
             why = os.strerror(error.errno) if error.errno else type(error).__name__
             raise NoAnswer(f"no connection: {why}", sent=False) from None
@@ -249,7 +303,7 @@ class Pool:
         try:
             literal = ipaddress.ip_address(place.host)
         except ValueError:
-            found = await self._looked_up(place.host)
+            found = _few(await self._looked_up(place.host))
             return [(*info[:4], (info[4][0], place.port, *info[4][2:])) for info in found]
         family = socket.AF_INET if literal.version == 4 else socket.AF_INET6
         rest = () if literal.version == 4 else (0, 0)
@@ -261,9 +315,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         known = self._names.get(host)
         if known is None or (known[1].done() and loop.time() > known[0]):
-            asked = asyncio.ensure_future(
-                loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-            )
+            asked = asyncio.ensure_future(look_up(host))
             known = self._names[host] = (loop.time() + _NAME_SECONDS, asked)
             asked.add_done_callback(lambda done: self._name_found(host, done))
             if len(self._names) > _MOST_NAMES:
@@ -273,6 +325,20 @@ class Pool:
     def _name_found(self, host: str, done: asyncio.Future[list[Any]]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._names.pop(host, None)  # the next one asks again
+
+
+async def look_up(host: str) -> list[Any]:
+    return await asyncio.get_running_loop().getaddrinfo(
+        host, 0, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+    )
+
+
+def _few(found: list[Any]) -> list[Any]:
+    """No more addresses than need be tried: each costs a socket while it does not answer."""
+    if not found:
+        raise socket.gaierror("no address")
+    families = dict.fromkeys(info[0] for info in found)
+    return [i for family in families for i in [f for f in found if f[0] == family][:_MOST_TRIED]]
 
 
 def _server_name(host: str) -> str:

@@ -84,13 +84,14 @@ def _parsed(url: str) -> tuple[Place, str, str]:
         port, host = parts.port, parts.hostname
         if host is not None and not host.isascii():
             host = URL.build(scheme="http", host=host).raw_host
+        asked = "?" if "?" in url.partition("#")[0] else ""
+        target = f"{parts.path or '/'}{asked}{parts.query}"
+        if not target.isascii():
+            target = quote(target, safe="".join(map(chr, range(33, 127))))
     except ValueError:
         raise Unusable("the URL cannot be used") from None
-    if parts.scheme not in _PORTS or not host or parts.username is not None:
+    if parts.scheme not in _PORTS or not host or parts.username is not None or port == 0:
         raise Unusable("the URL cannot be used")
-    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    if not target.isascii():
-        target = quote(target, safe="".join(map(chr, range(33, 127))))
     if not all("!" <= character <= "~" for character in target + host):
         raise Unusable("the URL cannot be used")
     shown = f"[{host}]" if ":" in host else host
