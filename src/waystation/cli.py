@@ -18,7 +18,8 @@ from waystation.store import scoped_name
 from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    import socket
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from waystation.seam import System
     from waystation.store import Table
@@ -81,6 +82,9 @@ def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
         default="all",
         help="answer requests, do the background work, or both",
     )
+    serve.add_argument(
+        "--processes", type=_count, default=1, help="how many processes share the port and the file"
+    )
     serve.set_defaults(run=_serve)
 
     doctor = commands.add_parser(
@@ -100,11 +104,12 @@ def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(options: argparse.Namespace, systems: Sequence[System]) -> None:
+def _serve(options: argparse.Namespace, systems: Sequence[System]) -> int:
     import uvloop
 
     from waystation.server.logs import configure_logs
-    from waystation.server.serve import serve
+    from waystation.server.processes import Processes
+    from waystation.server.serve import listening, serve, url_of
 
     settings = load_settings(
         settings_of(systems), options.config, host=options.host, port=options.port
@@ -123,8 +128,31 @@ def _serve(options: argparse.Namespace, systems: Sequence[System]) -> None:
             greeting = "\n".join(lines)
         print(greeting, flush=True)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, options.role, started, systems))
+    def run(
+        listener: socket.socket | None = None,
+        parent: int | None = None,
+        started: Callable[[str], None] = started,
+    ) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(
+                serve(settings, options.role, started, systems, listener=listener, parent=parent)
+            )
+
+    if options.processes == 1:
+        run()
+        return 0
+    with listening(settings) as listener:
+
+        def child(parent: int, ready: Callable[[], None]) -> None:
+            run(listener, parent, lambda url: ready())
+
+        return Processes(options.processes, child, lambda: started(url_of(listener))).run()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError("must be a number from 1 to 64")
+    return int(text)
 
 
 def _typed() -> str:

@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Literal
 
 import uvicorn
@@ -46,13 +46,16 @@ async def serve(
     systems: Sequence[System] = SYSTEMS,
     *,
     clock: Clock = time.time,
+    listener: socket.socket | None = None,
+    parent: int | None = None,
 ) -> None:
     """Serve until told to stop, then finish what was begun.
 
-    `started` is told the address once requests are answered.
+    `started` is told the address once requests are answered. Where several processes serve, each
+    has the same `listener`, and stops when the file descriptor of its `parent` ends.
     """
     check_uvicorn()
-    with _listening(settings) as listener:
+    with nullcontext(listener) if listener is not None else listening(settings) as listener:
         background = role != "api"
         async with running(settings, systems, background=background, clock=clock) as runtime:
             app = build_worker_app(runtime) if role == "worker" else build_app(runtime)
@@ -73,17 +76,28 @@ async def serve(
 
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stop)
+            if parent is not None:
+                loop.add_reader(parent, _orphaned, loop, parent, stop)
             runtime.supervisor.start()
             _settle_garbage()
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            server.when_started = lambda: started(f"http://{shown}:{port}")
+            url = url_of(listener)
+            server.when_started = lambda: started(url)
             try:
                 await server.serve(sockets=[listener])
                 await _end(server.server_state.tasks)
             finally:
                 await runtime.supervisor.stop(max(1.0, until - loop.time()))
                 await runtime.drain(max(1.0, until - loop.time()))
+
+
+def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, stop: Callable[[], None]) -> None:
+    loop.remove_reader(parent)
+    stop()
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _settle_garbage() -> None:
@@ -152,7 +166,7 @@ def _most_connections() -> int:
 
 
 @contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
+def listening(settings: Settings) -> Iterator[socket.socket]:
     """The socket, bound before anything is opened: a port that is taken is said at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:

@@ -19,6 +19,7 @@ from waystation.store.sqlite.feed import SqliteFeed
 from waystation.store.sqlite.schema import Layout, connect, create_all
 from waystation.store.sqlite.select import query_statement, scan_statement
 from waystation.store.sqlite.transactions import RowWrites
+from waystation.store.sqlite.turns import Turns
 from waystation.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class SqliteStore(Store):
         self._rows = RowWrites(self._layouts)
         self.reader = connection if path is None else connect(path)
         self._schema: int | None = None
-        self.writer = Writer(connection, self._check_schema, threaded=path is not None)
+        turns = None if path is None else Turns(path)
+        self.writer = Writer(connection, self._check_schema, turns)
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         """Refuse to write rows of an old shape after another process has changed the tables."""

@@ -7,6 +7,7 @@ import logging
 import queue
 import sqlite3
 import threading
+from contextlib import nullcontext
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,8 @@ from waystation.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+
+    from waystation.store.sqlite.turns import Turns
 
 R = TypeVar("R")
 
@@ -63,11 +66,12 @@ class Writer:
         self,
         connection: sqlite3.Connection,
         check: Callable[[sqlite3.Connection], None],
-        *,
-        threaded: bool,
+        turns: Turns | None,
     ) -> None:
-        """`check` runs at the start of every transaction and may refuse it."""
+        """`check` runs at the start of every transaction and may refuse it. Without `turns` nobody
+        else writes, and there is nothing to wait for: jobs are done where they are given."""
         self._connection = connection
+        self._turns = turns
         self._check = check
         self._loop = asyncio.get_running_loop()
         self._accepted = 0
@@ -76,7 +80,7 @@ class Writer:
         self._queue: queue.SimpleQueue[list[_Job]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
-        if threaded:
+        if turns is not None:
             self._thread = threading.Thread(
                 target=self._work, name="waystation-writer", daemon=True
             )
@@ -133,6 +137,8 @@ class Writer:
             self._queue.put([])
             await asyncio.to_thread(self._thread.join)
         self._connection.close()
+        if self._turns is not None:
+            self._turns.close()
 
     def _work(self) -> None:
         while jobs := self._queue.get():
@@ -162,6 +168,10 @@ class Writer:
                 job.error = _as_store_error(error)
 
     def _transaction(self, batch: list[_Job]) -> None:
+        with self._turns or nullcontext():
+            self._write(batch)
+
+    def _write(self, batch: list[_Job]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         self._check(connection)
