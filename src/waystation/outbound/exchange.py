@@ -22,6 +22,9 @@ _SLACK = 64 * 1024
 """Bytes beside the body's own: chunk sizes, extensions and trailers. They may also be as many as
 the body has."""
 
+_SURELY_FRESH = 0.25
+"""Seconds after which it is worth asking the system whether a connection was closed."""
+
 _SWITCHING = 101
 _OK = 200
 
@@ -114,6 +117,8 @@ class Exchange(asyncio.BufferedProtocol):
         not even its end."""
         if not self.open or self.transport.is_closing():
             return False
+        if time.monotonic() - self.idle_since < _SURELY_FRESH:
+            return True
         return self._poll is None or not self._poll.poll(0)
 
     # A request and its answer

@@ -21,6 +21,7 @@ from waystation.errors import (
     Overloaded,
     TransactionCancelled,
 )
+from waystation.patterns.bounded import Newest
 from waystation.store import (
     Condition,
     Key,
@@ -30,6 +31,7 @@ from waystation.store import (
     prepare,
     set_if_absent,
     set_or_remove,
+    with_sums,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from waystation.store import Action, Store
 
 _MOST_BYTES = 3 * 1024 * 1024
+_MOST_TEMPLATES = 4_096
 MOST_WAITING = 1_000
 """Writes of one line. More would wait for longer than a sender does."""
 
@@ -83,9 +86,15 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         return multiple
 
     def write(self) -> Write:
-        """The update, also prepared once."""
+        """The update, also prepared once. Most differ from others in their sums only."""
         if self.prepared is None:
-            self.prepared = prepare(self._action())
+            shape = (self.key.place, *self.adds, *self.sets.items(), *self.defaults.items())
+            template = _templates.get(shape)
+            if template is None:
+                template = _templates[shape] = prepare(self._action())
+            condition = self.when(self.adds) if self.when else None
+            sums = [n for field, n in self.adds.items() if field not in self.sets]
+            self.prepared = with_sums(template, sums, condition)
         return self.prepared
 
     def _action(self) -> Update[Any]:
@@ -95,6 +104,9 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         given = (pair for pair in self.defaults.items() if pair[0] not in self.sets)
         changes += [set_if_absent(field, value) for field, value in given]
         return Update(self.key, *changes, when=self.when(self.adds) if self.when else None)
+
+
+_templates: Newest[tuple[Any, ...], Write] = Newest(_MOST_TEMPLATES)
 
 
 class Together(Protocol):

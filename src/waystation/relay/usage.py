@@ -41,10 +41,10 @@ class Usage(msgspec.Struct, kw_only=True):
 
 def usage_tally(user_id: str, limits: Limits, now: float) -> Tally:
     """One more event this month, unless that is more than the plan has."""
-    month, limit = month_of(now), limits.events_per_month
+    limit = limits.events_per_month
+    current = exists() & (attr("usage_period_start") >= month_of(now))
 
     def within(adds: dict[str, int]) -> Condition:
-        current = exists() & (attr("usage_period_start") >= month)
         if limit is None:
             return current
         return current & (attr("usage_this_month") <= limit - adds["usage_this_month"])
@@ -55,10 +55,10 @@ def usage_tally(user_id: str, limits: Limits, now: float) -> Tally:
 def source_tally(known: Known, now: float) -> Tally:
     """One more event of a source, unless it is paused or has had its share of the minute."""
     limit, minute = _per_minute(known), int(now // 60)
+    status = attr("status")  # which another service may have left out
+    active = exists() & (status.absent() | (status == "active"))
 
     def within(adds: dict[str, int]) -> Condition:
-        status = attr("status")  # which another service may have left out
-        active = exists() & (status.absent() | (status == "active"))
         if limit is None:
             return active
         current = attr("minute").between(minute, minute + SKEW_MINUTES)

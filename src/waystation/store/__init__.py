@@ -10,7 +10,17 @@ from waystation.errors import (
     StoreError,
     TransactionCancelled,
 )
-from waystation.store.actions import Action, Check, Delete, Put, Revise, Update, Write, prepare
+from waystation.store.actions import (
+    Action,
+    Check,
+    Delete,
+    Put,
+    Revise,
+    Update,
+    Write,
+    prepare,
+    with_sums,
+)
 from waystation.store.base import Store
 from waystation.store.claims import Claims
 from waystation.store.expressions import Condition, absent, attr, exists, if_absent
@@ -85,4 +95,5 @@ __all__ = [
     "set_if_absent",
     "set_or_remove",
     "set_to",
+    "with_sums",
 ]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+import msgspec
+
 from waystation.errors import InvalidRequest
 from waystation.store import evaluate
 from waystation.store.expressions import Condition, Constant, Path, absent, attr
 from waystation.store.spec import check_index_keys
 from waystation.store.updates import (
+    Add,
     Assign,
     Edit,
     Remove,
@@ -20,6 +23,8 @@ from waystation.store.updates import (
 from waystation.store.values import check_depth
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from waystation.store.items import Item
     from waystation.store.spec import IndexTemplates, Key, Spec
     from waystation.store.values import RawItem
@@ -141,6 +146,18 @@ class Write:
         return new
 
 
+def with_sums(template: Write, sums: Sequence[int], condition: Condition | None) -> Write:
+    """An update like another one whose first changes are additions, with other numbers in them."""
+    adds = [Add(c.path, Constant(n)) for c, n in zip(template.changes, sums, strict=False)]
+    return Write(
+        "update",
+        template.key,
+        None if condition is None else resolved(condition, template.key.spec),
+        changes=(*adds, *template.changes[len(sums) :]),
+        creates=template.creates,
+    )
+
+
 def prepare(action: Action | Write) -> Write:
     """The resolved form of an action, which may have been prepared before."""
     if isinstance(action, Write):
@@ -172,34 +189,39 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
 def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
     spec = after.spec
     key = spec.key_of(after)
-    if spec.key_of(before).place != key.place:
+    if spec.parts_of(before) != spec.parts_of(after):
         raise InvalidRequest("a revision does not move an item to another key")
     if not spec.packing.fits(after):
         spec.encode(key, after)  # which says what is wrong with it
     changed: set[str] = set()
     changes: list[Edit] = []
-    for field, name in spec.names.items():
-        new = getattr(after, field)
-        if new == getattr(before, field):
-            continue
-        changed.add(field)
-        place = Path((name,))
-        changes.append(Remove(place) if new is None else Assign(place, Constant(new)))
+    old = msgspec.structs.astuple(before)
+    for field, was, new in zip(
+        spec.item.__struct_fields__, old, msgspec.structs.astuple(after), strict=True
+    ):
+        if new != was and field in spec.names:
+            changed.add(field)
+            changes.append(_changed(spec.names[field], new))
     for templates in spec.indexes:
         if changed.isdisjoint(templates.fields):
             continue
         keys = templates.of(after)
-        for index_key in (templates.index.pk, templates.index.sk):
-            if index_key is not None and index_key.name not in spec.stored_names:
-                place = Path((index_key.name,))
-                value = keys.get(index_key.name)
-                changes.append(Remove(place) if value is None else Assign(place, Constant(value)))
+        changes += [_changed(name, keys.get(name)) for name in templates.computed]
     # An update without any change is an update still: its condition is looked at.
-    return Write("update", key, _resolved(when, spec), changes=tuple(changes))
+    return Write("update", key, resolved(when, spec), changes=tuple(changes))
+
+
+def _changed(name: str, value: object) -> Edit:
+    return Remove(_top(name)) if value is None else Assign(_top(name), Constant(value))
+
+
+@lru_cache(maxsize=4096)
+def _top(name: str) -> Path:
+    return Path((name,))
 
 
 @lru_cache(maxsize=256)
-def _resolved(when: Condition, spec: Spec) -> Condition:
+def resolved(when: Condition, spec: Spec) -> Condition:
     """A condition that is used again and again is resolved once."""
     return when.resolve(spec)
 

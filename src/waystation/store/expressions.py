@@ -99,7 +99,8 @@ class Constant(Operand):
     __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:
-        self.value: Any = normalise(value)
+        plain = type(value) is str and value.isascii()  # most are
+        self.value: Any = value if plain else normalise(value)
 
     def resolve(self, spec: Spec) -> Constant:
         return self

@@ -22,7 +22,7 @@ from waystation.store.templates import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from waystation.store.foreign import Mend
     from waystation.store.items import Item
@@ -66,9 +66,16 @@ class Key(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 class IndexTemplates:
     """An index and the templates that make an item's keys in it."""
 
-    __slots__ = ("_pk_of", "_sk_of", "fields", "index", "pk", "sk")
+    __slots__ = ("_pk_of", "_sk_of", "computed", "fields", "index", "pk", "sk")
 
-    def __init__(self, index: Index, pk: Template, sk: Template | None) -> None:
+    def __init__(
+        self, index: Index, pk: Template, sk: Template | None, stored: Collection[str]
+    ) -> None:
+        self.computed = [
+            key.name for key in (index.pk, index.sk) if key is not None and key.name not in stored
+        ]
+        """The index keys that are no fields themselves."""
+
         self.index = index
         self.pk = pk
         self.sk = sk
@@ -117,7 +124,6 @@ class Spec:
         self.pk = Template(pk)
         self.sk = None if sk is None else Template(sk)
         self.key_fields = self.pk.fields + (self.sk.fields if self.sk else ())
-        self.indexes = [self._index(name, key) for name, key in indexes.items()]
         self.key_only = frozenset(key_only)
         self.version = version
         self._encoded = dict(
@@ -125,11 +131,11 @@ class Spec:
         )
         self.names = {f: name for f, name in self._encoded.items() if f not in self.key_only}
         """Field to attribute name, for the fields that are stored."""
-        self.stored_names = frozenset(self.names.values())
+        self.indexes = [self._index(name, key) for name, key in indexes.items()]
         self.ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
         self._attributes = [self.names.get(field) for field in item.__struct_fields__]
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
-        self._parts_of = _getter(self.key_fields)
+        self.parts_of = _getter(self.key_fields)
         self._check()
         self._key_names = {self._encoded[field] for field in self.key_fields}
 
@@ -142,7 +148,8 @@ class Spec:
             raise DeclarationError(
                 f"{self.item.__name__}: index {name} and its key differ in shape"
             )
-        return IndexTemplates(index, Template(pk), None if sk is None else Template(sk))
+        stored = self.names.values()
+        return IndexTemplates(index, Template(pk), None if sk is None else Template(sk), stored)
 
     def _check(self) -> None:
         who = self.item.__name__
@@ -187,7 +194,7 @@ class Spec:
 
     def key_of(self, item: Item) -> Key[Any]:
         """Where an item lives."""
-        return self.key(self._parts_of(item))
+        return self.key(self.parts_of(item))
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
         """The attributes computed from the fields: those of the key and of the indexes."""

@@ -52,6 +52,7 @@ _TRIES = 12
 _WRITES_EACH = 3
 _WRITES_BESIDE = 10
 _MOST_TALLIES = 10_000
+_THERE = exists()
 
 
 class Outcome(msgspec.Struct):
@@ -355,5 +356,5 @@ def _connection_tally(
         if status == "failed":
             adds["failure_count"] = 1
     return Tally(
-        key=key_of(connection), adds=adds, sets=sets, defaults=defaults, when=lambda _: exists()
+        key=key_of(connection), adds=adds, sets=sets, defaults=defaults, when=lambda _: _THERE
     )

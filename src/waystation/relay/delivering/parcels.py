@@ -7,7 +7,9 @@ account's share.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from waystation.relay.delivering.forwarding import forwarded
@@ -25,6 +27,10 @@ CLAIM_MS = 60_000
 
 MOST_HELD = 10_000
 MOST_BYTES = 64 * 1024 * 1024
+_CROWDED = 8
+"""An account that has the eighth part of all room is asked to wait."""
+
+_CALM_SECONDS = 0.2
 
 
 class Parcel:
@@ -101,9 +107,23 @@ class Memory:
         self.bytes = 0
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
+        self._freed: asyncio.Future[None] | None = None
 
     def has_room(self, account: str) -> bool:
         return self._counts[account] < self.most - self.count
+
+    async def calm(self, account: str) -> None:
+        """Wait a moment if an account has much in memory: it may be that events come faster than
+        this process can deliver them, and whoever sends them should feel it. Where an endpoint is
+        slow that helps nobody, so that it is a moment only."""
+        if self._counts[account] * _CROWDED < self.most:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CALM_SECONDS):
+                while self._counts[account] * _CROWDED >= self.most:
+                    if self._freed is None:
+                        self._freed = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._freed)
 
     def take(self, parcel: Parcel) -> bool:
         """Room for one more delivery of an event, if there is any."""
@@ -135,3 +155,6 @@ class Memory:
         if not self._counts[account]:
             del self._counts[account]
             self._sizes.pop(account, None)
+        if self._freed is not None:
+            self._freed.set_result(None)
+            self._freed = None

@@ -86,6 +86,7 @@ class Worker:
         if not connections:
             event.processed_at = event.received_at  # there is nobody to ask
             return Plan(parcel)
+        await self._tools.memory.calm(event.user_id)
         plan = self.planning.new(parcel, connections)
         if plan is None:
             plan = self.planning.unfinished(parcel, ours=self._may_process(event))
