@@ -45,6 +45,7 @@ events = Table(
     ],
     ttl="expiresAt",
     stream="dynamodb",
+    apart=["body", "bodyBytes", "headers", "sealed"],
 )
 
 

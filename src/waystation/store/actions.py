@@ -9,7 +9,7 @@ import msgspec
 
 from waystation.errors import InvalidRequest
 from waystation.store import evaluate
-from waystation.store.expressions import Condition, Constant, Path, absent, attr
+from waystation.store.expressions import Condition, Constant, Path, absent, attr, roots
 from waystation.store.spec import check_index_keys
 from waystation.store.updates import (
     Add,
@@ -18,6 +18,7 @@ from waystation.store.updates import (
     Remove,
     add,
     check_overlaps,
+    is_by_itself,
     set_if_absent,
 )
 from waystation.store.values import check_depth
@@ -95,7 +96,7 @@ class Write:
     somebody asks.
     """
 
-    __slots__ = ("_item", "changes", "condition", "creates", "key", "kind", "source")
+    __slots__ = ("_avoids", "_item", "changes", "condition", "creates", "key", "kind", "source")
 
     def __init__(
         self,
@@ -115,6 +116,17 @@ class Write:
         self.changes = changes
         self.source = source
         self._item: RawItem | None = None
+        self._avoids: bool | None = None
+
+    def avoids(self, names: frozenset[str]) -> bool:
+        """Whether an update neither reads nor writes attributes that its table keeps apart."""
+        if self._avoids is None:
+            read = set() if self.condition is None else roots(self.condition)
+            self._avoids = names.isdisjoint(read) and all(
+                change.path.parts[0] not in names and is_by_itself(change)
+                for change in self.changes
+            )
+        return self._avoids
 
     @property
     def item(self) -> RawItem | None:

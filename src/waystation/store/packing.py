@@ -6,6 +6,7 @@ because that is what a struct's None means; a stored NULL is an extension.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,23 +56,28 @@ class Packing:
         self._head = 1 if self._count < 16 else 3
         self._fields = _FieldTypes(types)
         self._stored = {key.name for key in spec.table.key_attributes()} & {*spec.names.values()}
+        self._halves = _halves(spec)
         self._decoder: msgspec.msgpack.Decoder[Item] | None = None
         if not spec.key_only and not any(map(_has_extension, types)):
             self._decoder = msgspec.msgpack.Decoder(spec.item, ext_hook=values.read_extension)
 
-    def pack(self, key: Key[Any], item: Item) -> tuple[bytes, RawItem] | None:
-        """The packed item and its extra attributes; None when it needs to be packed as values."""
+    def pack(self, key: Key[Any], item: Item) -> tuple[bytes, bytes | None, RawItem] | None:
+        """The packed item, what of it is apart, and its extra attributes; None when it needs to be
+        packed as values."""
         if not self._plain or not self._fields.hold(item):
             return None
         added = extras = self._spec.extras(key, item)
         if self._stored:
             added = {name: value for name, value in extras.items() if name not in self._stored}
         try:
-            header = _MAP + (self._count + len(added)).to_bytes(2, "big")
-            body = header + _encode(item)[self._head :] + _encode(added)[1:]
+            if self._halves is None:
+                return _with(_encode(item), self._count, self._head, added), None, extras
+            state, large = (half.of(item) for half in self._halves)
+            count = len(state.__struct_fields__)
+            body = _with(_encode(state), count, 1 if count < 16 else 3, added)
+            return body, _encode(large), extras
         except (OverflowError, UnicodeEncodeError, TypeError):
             return None  # something in it is unusual or wrong
-        return body, extras
 
     def fits(self, item: Item) -> bool:
         """Whether an item's fields are certain to be what they are declared as."""
@@ -85,6 +91,36 @@ class Packing:
             except msgspec.ValidationError:
                 pass  # a NULL, a number beyond 64 bits, or really unreadable: decode says which
         return self._spec.decode(values.unpack(packed))
+
+
+def _with(packed: bytes, count: int, head: int, added: RawItem) -> bytes:
+    """A packed struct with more attributes."""
+    header = _MAP + (count + len(added)).to_bytes(2, "big")
+    return header + packed[head:] + _encode(added)[1:]
+
+
+class _Half:
+    """Some fields of an item type, as a type of its own."""
+
+    def __init__(self, spec: Spec, fields: list[str]) -> None:
+        names = {field: spec.names[field] for field in fields}
+        self._type: Any = msgspec.defstruct(
+            f"{spec.item.__name__}Half", [(field, Any) for field in fields], rename=names, gc=False
+        )
+        self._values = attrgetter(*fields)
+
+    def of(self, item: Item) -> msgspec.Struct:
+        half: msgspec.Struct = self._type(*self._values(item))
+        return half
+
+
+def _halves(spec: Spec) -> tuple[_Half, _Half] | None:
+    """What changes of an item type, and what is apart; None where all is together."""
+    large = [field for field, name in spec.names.items() if name in spec.table.apart]
+    rest = [field for field in spec.names if field not in large]
+    if not 1 < len(large) < 16 or len(rest) < 2:
+        return None
+    return _Half(spec, rest), _Half(spec, large)
 
 
 class _FieldTypes:

@@ -51,6 +51,10 @@ class Table:
 
     With `stream="dynamodb"` they are followed there only: to hear of what other services write,
     which nobody does to an embedded database.
+
+    `apart` are attributes that are large and seldom change. They are part of the item like any
+    other; the embedded engine keeps them elsewhere, so that changing the rest does not write them
+    again.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Table:
         indexes: Sequence[Index] = (),
         ttl: str | None = None,
         stream: bool | Literal["dynamodb"] = False,
+        apart: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.apart = frozenset(apart)
         self.pk = _key_attribute(pk)
         self.sk = None if sk is None else _key_attribute(sk)
         self.indexes = {index.name: index for index in indexes}
@@ -73,6 +79,10 @@ class Table:
         """The item types declared on this table, in order of declaration."""
         if ttl in {key.name for key in self.key_attributes()}:
             raise DeclarationError(f"table {name}: the TTL attribute cannot be a key")
+        if self.apart & {ttl, *(key.name for key in self.key_attributes())}:
+            raise DeclarationError(f"table {name}: keys and the TTL cannot be apart")
+        if self.apart and stream is True:
+            raise DeclarationError(f"table {name}: what is followed cannot be apart")
         if len(self.indexes) != len(indexes):
             raise DeclarationError(f"table {name}: two indexes have the same name")
         types = {key.name: key for key in self.key_attributes()}

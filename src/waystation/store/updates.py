@@ -81,6 +81,16 @@ def _check_type(spec: Spec, field: str, constant: Constant) -> None:
         raise InvalidRequest(f"{field}: {error}", field=field) from None
 
 
+def is_by_itself(change: Edit) -> bool:
+    """Whether a change looks at no other attribute than its own."""
+    if not isinstance(change, Assign):
+        return True
+    value = change.value
+    if isinstance(value, IfAbsent):
+        return value.path == change.path and isinstance(value.default, Constant)
+    return isinstance(value, Constant)
+
+
 class Add(Edit):
     """Add to a number, or members to a set; a missing attribute counts as 0 or empty."""
 

@@ -183,6 +183,20 @@ def pack(item: RawItem) -> bytes:
     return _encode(packable)
 
 
+def joined(packed: bytes, more: bytes) -> bytes:
+    """One packed item of two halves."""
+    count, start = _beginning(packed)
+    other, middle = _beginning(more)
+    return b"\xde%b%b%b" % ((count + other).to_bytes(2, "big"), packed[start:], more[middle:])
+
+
+def _beginning(packed: bytes) -> tuple[int, int]:
+    """How many attributes a packed item has, and where they begin."""
+    if packed[0] == 0xDE:
+        return int.from_bytes(packed[1:3], "big"), 3
+    return packed[0] & 0x0F, 1
+
+
 def _packable(value: Value) -> Any:
     kind = type(value)
     if kind is str or kind is bytes or kind is bool or value is None:

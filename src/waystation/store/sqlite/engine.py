@@ -119,7 +119,7 @@ class SqliteStore(Store):
             raise StoreUnavailable(f"the read failed: {error}") from error
         if row is None or (row[1] is not None and not expired and is_past(row[1], self.now())):
             return None
-        item: I = key.spec.packing.unpack(row[0])  # type: ignore[assignment]
+        item: I = key.spec.packing.unpack(layout.read(row))  # type: ignore[assignment]
         return item
 
     async def batch_get(self, keys: Sequence[Key[I]], *, consistent: bool = True) -> list[I | None]:
@@ -146,7 +146,7 @@ class SqliteStore(Store):
         start = None if after is None else decode_cursor(table, index, after, query.pk)
         sql, arguments = query_statement(self._layout(table), query, start, reverse)
         wanted = _reader_of(query.specs, query.certain, resolve_filter(query, where))
-        return self._page(sql, arguments, limit, table, index, wanted, expired)
+        return self._page(self._layout(table), sql, arguments, limit, index, wanted, expired)
 
     async def scan(
         self,
@@ -163,14 +163,15 @@ class SqliteStore(Store):
         sql, arguments = scan_statement(self._layout(spec.table), start)
         condition = None if where is None else where.resolve(spec)
         wanted = _reader_of((spec,), len(spec.table.specs) == 1, condition)
-        return self._page(sql, arguments, limit, spec.table, None, wanted, expired)
+        layout = self._layout(spec.table)
+        return self._page(layout, sql, arguments, limit, None, wanted, expired)
 
     def _page(
         self,
+        layout: Layout,
         sql: str,
         arguments: list[Any],
         limit: int | None,
-        table: Table,
         index: Index | None,
         wanted: Callable[[bytes], Item | None],
         expired: bool,
@@ -185,7 +186,8 @@ class SqliteStore(Store):
         try:
             rows.execute(sql, [*arguments, -1 if limit is None else limit])
             while size < PAGE_BYTES and (chunk := rows.fetchmany(_ROWS_AT_ONCE)):
-                for body, expires in chunk:
+                for row in chunk:
+                    body, expires = layout.read(row), row[1]
                     count += 1
                     size += len(body)
                     if expires is None or expired or not is_past(expires, now):
@@ -200,7 +202,7 @@ class SqliteStore(Store):
             rows.close()  # an open statement would hold later reads to this moment's state
         if size < PAGE_BYTES and count != limit:
             return Page(found, None)
-        return Page(found, encode_cursor(table, index, values.unpack(body)))
+        return Page(found, encode_cursor(layout.table, index, values.unpack(body)))
 
     async def count(self, query: Query[Any], *, where: Condition | None = None) -> int:
         if where is not None or not query.certain or self.path is None:
@@ -220,14 +222,15 @@ class SqliteStore(Store):
         table = write.key.spec.table
         layout = self._layout(table)
         row = layout.put_row(write)
-        if row and write.condition is None and returning is None and table.stream is not True:
+        plain = table.stream is not True and not table.apart
+        if row and write.condition is None and returning is None and plain:
             return self.writer.execute(layout.put, row)
         job = partial(self._rows.write, write, row, returning, self.now(), self._failed)
         return self.writer.run(job)
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
         pairs = self._with_rows(writes)
-        if sum(len(row[2]) for _, row in pairs if row) > TRANSACTION_BYTES:
+        if sum(_size(row) for _, row in pairs if row) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
         job = partial(self._rows.transact, pairs, token, self.now(), self._cancelled)
         await self.writer.run(job)
@@ -267,6 +270,11 @@ class SqliteStore(Store):
             return self._layouts[table.name]
         except KeyError:
             raise InvalidRequest(f"this store has no table {table.name}") from None
+
+
+def _size(row: Row) -> int:
+    large = row[-1]  # where there is none, it is the key of an index
+    return len(row[2]) + (len(large) if isinstance(large, bytes) else 0)
 
 
 def _reader_of(

@@ -2,7 +2,8 @@
 
 An item is one row: its key in columns that sort as DynamoDB sorts, its TTL, a pair of columns per
 index, and the whole item as msgpack. Indexes are partial, so an item without the index's
-attributes is not in it.
+attributes is not in it. What a table keeps apart lies in a second table, and the row has its number
+there.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from waystation.store.values import RawItem
 
 Row = tuple[Any, ...]
-"""pk, sk, body, expires, then a pair per index."""
+"""pk, sk, body, expires, a pair per index, and what is apart, where the table has such."""
 
-FORMAT = 1
+FORMAT = 2
 _APPLICATION_ID = 0x57415953
 _BUSY_SECONDS = 15.0
 _MMAP_BYTES = 2**31 - 65536
@@ -135,16 +136,22 @@ class Layout:
         self._index_names = [
             (index.pk.name, index.sk.name if index.sk else None) for index in table.indexes.values()
         ]
+        self.apart = table.apart
+        self._large = quote(f"{name}.apart")
         derived = ["expires"] + [column for _, pk, sk in self.indexes for column in (pk, sk)]
         columns = ["pk", "sk", "body", *derived]
-        changed = ", ".join(f"{c}=excluded.{c}" for c in ["body", *derived])
-        self.get = f"SELECT body, expires FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
-        self._find = f"(SELECT body FROM {self.quoted} WHERE pk=? AND sk=?)"  # noqa: S608
-        self._put = (
-            f"INSERT INTO {self.quoted} ({', '.join(columns)}) VALUES ",  # noqa: S608
-            f"({', '.join('?' * len(columns))})",
-            f" ON CONFLICT (pk, sk) DO UPDATE SET {changed}",
-        )
+        whole = f"(SELECT body FROM {self._large} WHERE id={self.quoted}.large)"  # noqa: S608
+        self.selected = f"body, expires, {whole}" if self.apart else "body, expires"
+        """What a read asks for: its rows are for `read`."""
+
+        where = f"FROM {self.quoted} WHERE pk=? AND sk=?"
+        self.get = f"SELECT {self.selected} {where}"
+        self._find = f"(SELECT body {where})"
+        self._find_apart = f"(SELECT {whole} {where})"
+        self._put_state = _put(self.quoted, columns, ["body", *derived])
+        self._put = self._put_state
+        if self.apart:
+            self._put = _put(self.quoted, [*columns, "large"], ["body", *derived, "large"])
         self.put = "".join(self._put)
         self.delete = f"DELETE FROM {self.quoted} WHERE pk=? AND sk=?"  # noqa: S608
         self.rederive = (
@@ -160,21 +167,55 @@ class Layout:
     # back and forth with the event loop.
 
     def find_all(
-        self, connection: sqlite3.Connection, keys: list[Key[Any]]
+        self, connection: sqlite3.Connection, keys: list[Key[Any]], *, whole: bool = True
     ) -> Iterator[bytes | None]:
-        """The packed items in these places."""
+        """The packed items in these places; if not `whole`, without what is apart."""
+        bodies = self._values(connection, self._find, keys)
+        if not self.apart or not whole:
+            yield from bodies
+            return
+        large = self._values(connection, self._find_apart, keys)
+        for body, more in zip(list(bodies), large, strict=True):
+            yield body if body is None or more is None else values.joined(body, more)
+
+    def _values(
+        self, connection: sqlite3.Connection, what: str, keys: list[Key[Any]]
+    ) -> Iterator[bytes | None]:
         for start in range(0, len(keys), _MOST_ROWS):
             part = keys[start : start + _MOST_ROWS]
-            sql = "SELECT " + ", ".join([self._find] * len(part))
+            sql = "SELECT " + ", ".join([what] * len(part))
             yield from connection.execute(sql, [v for k in part for v in self.key(k)]).fetchone()
+
+    def read(self, row: tuple[Any, ...]) -> bytes:
+        """The packed item of a row that was asked for as `selected`."""
+        body: bytes = row[0]
+        return body if len(row) == 2 or row[2] is None else values.joined(body, row[2])
 
     def put_all(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
         """Write rows of different keys."""
-        head, row_values, tail = self._put
-        for start in range(0, len(rows), _MOST_ROWS):
-            part = rows[start : start + _MOST_ROWS]
-            sql = head + ", ".join([row_values] * len(part)) + tail
-            connection.execute(sql, [value for row in part for value in row])
+        if self.apart:
+            rows = self._put_apart(connection, rows)
+        _insert(connection, self._put, rows)
+
+    def put_states(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
+        """Change rows that are there, all but what is apart."""
+        _insert(connection, self._put_state, rows)
+
+    def _put_apart(self, connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
+        """Write what of these rows is apart; the rows with its numbers."""
+        sql = f"SELECT coalesce(max(id), 0) FROM {self._large}"  # noqa: S608
+        last = connection.execute(sql).fetchone()[0]
+        numbered: list[Row] = []
+        large: list[Row] = []
+        for row in rows:
+            number = None
+            if row[-1] is not None:
+                number = last = last + 1
+                large.append((number, row[-1]))
+            numbered.append((*row[:-1], number))
+        head = f"INSERT INTO {self._large} VALUES "  # noqa: S608
+        _insert(connection, (head, "(?, ?)", ""), large)
+        return numbered
 
     def key(self, key: Key[Any]) -> tuple[Any, Any]:
         if self._numeric:
@@ -189,8 +230,17 @@ class Layout:
 
     def row(self, key: Key[Any], item: RawItem) -> Row:
         """The row of an item."""
-        body = values.pack(item)
-        values.check_size(item, body)
+        if not self.apart:
+            body = values.pack(item)
+            values.check_size(item, body)
+            return (*self.key(key), body, *self.derived(item))
+        large = {name: item[name] for name in self.apart if name in item}
+        values.check_size(item, values.pack(item))
+        return (*self.state_row(key, item), values.pack(large) if large else None)
+
+    def state_row(self, key: Key[Any], item: RawItem) -> Row:
+        """The row of an item without what is apart."""
+        body = values.pack({n: v for n, v in item.items() if n not in self.apart})
         return (*self.key(key), body, *self.derived(item))
 
     def put_row(self, write: Write) -> Row | None:
@@ -200,13 +250,14 @@ class Layout:
             return None
         spec = write.key.spec
         packed = spec.packing.pack(write.key, source)
-        if packed is None or len(packed[0]) > values.SURELY_SMALL:
+        if packed is None or len(packed[0]) + len(packed[1] or b"") > values.SURELY_SMALL:
             assert write.item is not None
             return self.row(write.key, write.item)
-        body, attributes = packed
+        body, large, attributes = packed
         if self.table.ttl is not None:
             attributes[self.table.ttl] = spec.expiry(source)
-        return (*self.key(write.key), body, *self.derived(attributes))
+        row = (*self.key(write.key), body, *self.derived(attributes))
+        return (*row, large) if self.apart else row
 
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""
@@ -235,6 +286,8 @@ class Layout:
             raise TableMismatch(f"table {self.name} exists with another key")
         elif found == self._description():
             return
+        if self.apart:
+            self._create_apart(connection)
         self._create_indexes(connection)
         if found is not None:
             self._rederive(connection)
@@ -266,7 +319,27 @@ class Layout:
             "key": [describe(table.pk), describe(table.sk)],
             "ttl": table.ttl,
             "indexes": [[i.name, describe(i.pk), describe(i.sk)] for i, _, _ in self.indexes],
+            **({"apart": sorted(self.apart)} if self.apart else {}),
         }
+
+    def _create_apart(self, connection: sqlite3.Connection) -> None:
+        """The second table. What is replaced or removed there goes with its row."""
+        present = {row[1] for row in connection.execute(f"PRAGMA table_info({self.quoted})")}
+        if "large" not in present:
+            connection.execute(f"ALTER TABLE {self.quoted} ADD COLUMN large INTEGER")
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._large} (id INTEGER PRIMARY KEY, body BLOB NOT NULL)"
+        )
+        gone = f"BEGIN DELETE FROM {self._large} WHERE id=old.large; END"  # noqa: S608
+        for event, when in (
+            ("DELETE", "old.large IS NOT NULL"),
+            ("UPDATE OF large", "old.large IS NOT NULL AND old.large IS NOT new.large"),
+        ):
+            name = quote(f"{self.name}.apart {event.split()[0].lower()}")
+            connection.execute(
+                f"CREATE TRIGGER IF NOT EXISTS {name} AFTER {event} ON {self.quoted} "
+                f"WHEN {when} {gone}"
+            )
 
     def _create_indexes(self, connection: sqlite3.Connection) -> None:
         present = {row[1] for row in connection.execute(f"PRAGMA table_info({self.quoted})")}
@@ -310,6 +383,26 @@ def create_all(connection: sqlite3.Connection, layouts: list[Layout]) -> None:
             raise
     except sqlite3.Error as error:
         raise StoreUnavailable(f"the tables could not be created: {error}") from error
+
+
+def _put(table: str, columns: list[str], changed: list[str]) -> tuple[str, str, str]:
+    """The parts of a statement that writes any number of rows."""
+    sets = ", ".join(f"{c}=excluded.{c}" for c in changed)
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ",  # noqa: S608
+        f"({', '.join('?' * len(columns))})",
+        f" ON CONFLICT (pk, sk) DO UPDATE SET {sets}",
+    )
+
+
+def _insert(
+    connection: sqlite3.Connection, statement: tuple[str, str, str], rows: list[Row]
+) -> None:
+    head, row_values, tail = statement
+    for start in range(0, len(rows), _MOST_ROWS):
+        part = rows[start : start + _MOST_ROWS]
+        sql = head + ", ".join([row_values] * len(part)) + tail
+        connection.execute(sql, [value for row in part for value in row])
 
 
 def quote(name: str) -> str:

@@ -36,7 +36,7 @@ def query_statement(
         arguments += ["" if name is None else column(start[name]) for name in names]
     direction = " DESC" if reverse else ""
     sql = (
-        f"SELECT body, expires FROM {layout.quoted} WHERE {' AND '.join(clauses)} "  # noqa: S608
+        f"SELECT {layout.selected} FROM {layout.quoted} WHERE {' AND '.join(clauses)} "  # noqa: S608
         f"ORDER BY {', '.join(part + direction for part in order)} LIMIT ?"
     )
     return sql, arguments
@@ -50,8 +50,8 @@ def scan_statement(layout: Layout, start: RawItem | None) -> tuple[str, list[Any
         clause = "WHERE (pk, sk) > (?, ?) "
         sk = "" if table.sk is None else column(start[table.sk.name])
         arguments = [column(start[table.pk.name]), sk]
-    sql = f"SELECT body, expires FROM {layout.quoted} {clause}ORDER BY pk, sk LIMIT ?"  # noqa: S608
-    return sql, arguments
+    sql = f"SELECT {layout.selected} FROM {layout.quoted} {clause}"  # noqa: S608
+    return f"{sql}ORDER BY pk, sk LIMIT ?", arguments
 
 
 def _range(sk: str, wanted: SortRange) -> tuple[str, list[Any]]:

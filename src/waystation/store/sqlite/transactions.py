@@ -112,12 +112,14 @@ class RowWrites:
             found = there.get(id(write), _UNREAD)
             if write.condition is not None and not evaluate.holds(write.condition, found.item):
                 code = CancellationReason.CONDITION
-                failures.append((code, "the condition did not hold", found.item))
+                [whole] = self._find(connection, layout, [write], now)
+                failures.append((code, "the condition did not hold", whole.item))
                 continue
             failures.append(None)
             if write.kind == "update":
                 new = write.outcome(found.item)
-                row = None if new is None else layout.row(write.key, new)
+                make = layout.state_row if _is_state_only(layout, write) else layout.row
+                row = None if new is None else make(write.key, new)
             steps.append((layout, write, found, row))
         if any(failures):
             raise cancelled([write for write, _ in pairs], failures)
@@ -130,13 +132,17 @@ class RowWrites:
 
     def _carry_out(self, connection: sqlite3.Connection, steps: list[Step], now: int) -> None:
         rows: dict[str, list[Row]] = {}
+        states: dict[str, list[Row]] = {}
         for layout, write, found, row in steps:
             if row is None or layout.table.stream is True:
                 self._replace(connection, layout, write, found, row, now)
             else:
-                rows.setdefault(layout.table.name, []).append(row)
+                kind = states if _is_state_only(layout, write) else rows
+                kind.setdefault(layout.table.name, []).append(row)
         for name, together in rows.items():
             self._layouts[name].put_all(connection, together)
+        for name, together in states.items():
+            self._layouts[name].put_states(connection, together)
 
     def sweep(self, layout: Layout, now: int, limit: int, connection: sqlite3.Connection) -> int:
         """Remove up to `limit` expired rows, oldest first."""
@@ -154,24 +160,31 @@ class RowWrites:
         now: int,
     ) -> dict[int, Found]:
         """What the writes of a transaction find, unless they replace whatever is there."""
-        wanted: dict[str, list[Write]] = {}
+        wanted: dict[tuple[str, bool], list[Write]] = {}
         for write, row in pairs:
             table = write.key.spec.table
             if row is None or write.condition is not None or table.stream is True:
-                wanted.setdefault(table.name, []).append(write)
+                whole = not _is_state_only(self._layouts[table.name], write)
+                wanted.setdefault((table.name, whole), []).append(write)
         return {
             id(write): found
-            for name, writes in wanted.items()
+            for (name, whole), writes in wanted.items()
             for write, found in zip(
-                writes, self._find(connection, self._layouts[name], writes, now), strict=True
+                writes, self._find(connection, self._layouts[name], writes, now, whole), strict=True
             )
         }
 
     def _find(
-        self, connection: sqlite3.Connection, layout: Layout, writes: list[Write], now: int
+        self,
+        connection: sqlite3.Connection,
+        layout: Layout,
+        writes: list[Write],
+        now: int,
+        whole: bool = True,
     ) -> list[Found]:
         keys = [write.key for write in writes]
-        return [_found(layout, body, now) for body in layout.find_all(connection, keys)]
+        bodies = layout.find_all(connection, keys, whole=whole)
+        return [_found(layout, body, now) for body in bodies]
 
     def _put(
         self,
@@ -198,7 +211,7 @@ class RowWrites:
     ) -> None:
         body: bytes | None = None
         if row is not None:
-            connection.execute(layout.put, row)
+            layout.put_all(connection, [row])
             body = row[2]
         elif found.body is not None and write.kind == "delete":
             connection.execute(layout.delete, layout.key(write.key))
@@ -206,6 +219,11 @@ class RowWrites:
             return
         if layout.table.stream is True and body != found.body:
             _record(connection, layout, found.body, body, now, by_ttl=False)
+
+
+def _is_state_only(layout: Layout, write: Write) -> bool:
+    """Whether an update has nothing to do with what is apart."""
+    return bool(layout.apart) and write.kind == "update" and write.avoids(layout.apart)
 
 
 def _found(layout: Layout, body: bytes | None, now: int) -> Found:
@@ -249,7 +267,7 @@ def _fingerprint(pairs: list[tuple[Write, Row | None]]) -> bytes:
         content: dict[str, Any] = {
             "kind": write.kind,
             "key": [write.key.spec.table.name, write.key.pk, write.key.sk],
-            "item": None if row is None else row[2],
+            "item": None if row is None else list(row[2:]),
             "condition": condition,
             "changes": changes,
             "names": expressions.names,
