@@ -97,6 +97,7 @@ orders = Table(
     pk="PK",
     sk="SK",
     indexes=[Index("by_status", pk="status", sk="placed"), Index("by_sort", pk="SK", sk="PK")],
+    apart=["total", "tags"],
 )
 
 

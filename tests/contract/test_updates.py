@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract.model import Colour, Counter, Line, Noted, Order, Palette, Thing, Visit
-from waystation.errors import ConditionFailed, InvalidKey, InvalidRequest
+from waystation.errors import ConditionFailed, InvalidKey, InvalidRequest, TransactionCancelled
 from waystation.store import (
+    Revise,
     Store,
+    Update,
     add,
     add_to_set,
     append,
@@ -295,3 +297,68 @@ async def test_an_update_cannot_nest_an_item_past_32_levels(store: Store) -> Non
     await store.put(Thing("ann", "1", a=deep))
     with pytest.raises(InvalidRequest):
         await store.update(KEY, append("a" + "[0]" * 30, [[[[]]]]))
+
+
+async def test_a_revision_writes_what_differs_and_nothing_else(store: Store) -> None:
+    before = Thing("ann", "1", colour="red", weight=5, label="x", a=[1], b="kept")
+    await store.put(before)
+    await store.update(KEY, set_to("c", "another's"))
+    after = Thing("ann", "1", colour="blue", weight=5, a=[1, 2], b="kept")
+    await store.transact(Revise(before, after, when=attr("colour") == "red"))
+    after.c = "another's"
+    assert await store.get(KEY) == after
+    for index, parts, found in (
+        ("GSI1", ["blue"], [after]),
+        ("GSI1", ["red"], []),
+        ("GSI2", ["x"], []),
+    ):
+        page = await store.query(Thing.query(*parts, index=index))
+        assert list(page.items) == found
+
+
+async def test_a_revision_of_what_has_changed_or_gone_is_refused(store: Store) -> None:
+    before, after = Thing("ann", "1", a=1), Thing("ann", "1", a=2)
+    with pytest.raises(TransactionCancelled):
+        await store.transact(Revise(before, after, when=exists()))
+    assert await store.get(KEY) is None
+    await store.put(Thing("ann", "1", a=3))
+    with pytest.raises(TransactionCancelled) as refused:
+        await store.transact(Revise(before, after, when=attr("a") == 1))
+    [reason] = refused.value.reasons
+    assert reason is not None
+    assert reason.item == Thing("ann", "1", a=3)
+
+
+async def test_a_revision_must_make_sense(store: Store) -> None:
+    before = Order("shop", 1)
+    with pytest.raises(InvalidRequest):
+        await store.transact(Revise(before, Order("shop", 2), when=exists()))
+    wrong: Any = "many"
+    with pytest.raises(InvalidRequest) as refused:
+        await store.transact(Revise(before, Order("shop", 1, total=wrong), when=exists()))
+    assert refused.value.field == "total"
+
+
+async def test_what_is_apart_is_part_of_the_item(store: Store) -> None:
+    key = Order.key("shop", 1)
+    await store.put(Order("shop", 1, total=7, placed="2026"))
+    paid = [set_to("status", "paid"), set_to("placed", "2026")]
+    await store.transact(Update(key, *paid, when=exists()))
+    assert await store.get(key) == Order("shop", 1, "paid", "2026", 7)
+    await store.transact(Update(key, add("total", 1), when=attr("total") == 7))
+    await store.transact(
+        Revise(
+            Order("shop", 1, "paid", "2026", 8),
+            Order("shop", 1, "sent", "2026", 8),
+            when=attr("status") == "paid",
+        )
+    )
+    assert await store.get(key) == Order("shop", 1, "sent", "2026", 8)
+    with pytest.raises(TransactionCancelled) as refused:
+        await store.transact(Update(key, *paid, when=attr("status") == "paid"))
+    assert refused.value.reasons[0] is not None
+    assert refused.value.reasons[0].item == Order("shop", 1, "sent", "2026", 8)
+    found = await store.query(Order.query("sent", index="by_status"), where=attr("total") > 7)
+    assert list(found.items) == [Order("shop", 1, "sent", "2026", 8)]
+    assert await store.put(Order("shop", 1), returning="old") == found.items[0]
+    assert await store.delete(key, returning="old") == Order("shop", 1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +22,20 @@ from waystation.errors import (
     TableMismatch,
     UnreadableItem,
 )
-from waystation.store import Index, Item, Store, Table, add, open_store
+from waystation.store import (
+    Index,
+    Item,
+    Store,
+    Table,
+    Update,
+    add,
+    attr,
+    exists,
+    open_store,
+    set_to,
+)
 from waystation.store.sqlite.engine import SqliteStore
+from waystation.store.sqlite.turns import Turns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -422,3 +437,87 @@ async def test_every_commit_is_synced_to_the_disk(file: Path) -> None:
             ]
         )
         assert (synchronous, log) == (2, "wal")
+
+
+bodies = Table("bodies", pk="PK", ttl="expires", apart=["text"])
+
+
+class Body(Item, table=bodies, pk="BODY#{name}"):
+    name: str
+    text: str
+    state: str = "new"
+    expires: int | None = None
+
+
+def apart(file: Path) -> list[tuple[int, int]]:
+    """The numbers and sizes of what lies apart."""
+    with sqlite3.connect(file) as connection:
+        find = "SELECT name FROM sqlite_master WHERE name LIKE '%bodies.apart' AND type='table'"
+        [(name,)] = connection.execute(find)
+        rows = connection.execute(f'SELECT id, length(body) FROM "{name}"').fetchall()
+    connection.close()
+    return rows
+
+
+async def test_a_change_of_state_does_not_write_what_is_apart(file: Path) -> None:
+    async with await open_store(f"sqlite:///{file}", [bodies]) as store:
+        await store.put(Body("a", "x" * 5000))
+        [written] = apart(file)
+        change = Update(Body.key("a"), set_to("state", "old"), when=attr("state") == "new")
+        await store.transact(change)
+        assert apart(file) == [written]
+        assert await store.get(Body.key("a")) == Body("a", "x" * 5000, "old")
+
+
+async def test_what_is_apart_goes_with_its_item(file: Path) -> None:
+    clock = ManualClock()
+    async with await open_store(f"sqlite:///{file}", [bodies], clock=clock) as store:
+        for name in "abc":
+            await store.put(Body(name, name * 100, expires=store.now() + 5))
+        await store.put(Body("a", "new", expires=store.now() + 50))
+        await store.transact(Update(Body.key("b"), set_to("text", "newer"), when=exists()))
+        assert len(apart(file)) == 3
+        await store.delete(Body.key("b"))
+        clock.advance(5)
+        assert await store.sweep() == 1
+        assert len(apart(file)) == 1
+        assert await store.get(Body.key("a")) is not None
+
+
+async def test_items_from_before_something_was_put_apart_stay_readable(file: Path) -> None:
+    before = Table("bodies", pk="PK", ttl="expires")
+
+    class Before(Item, table=before, pk="BODY#{name}"):
+        name: str
+        text: str
+        state: str = "new"
+        expires: int | None = None
+
+    async with await open_store(f"sqlite:///{file}", [before]) as store:
+        await store.put(Before("a", "kept"))
+    async with await open_store(f"sqlite:///{file}", [bodies]) as store:
+        await store.transact(Update(Body.key("a"), set_to("state", "old"), when=exists()))
+        assert await store.get(Body.key("a")) == Body("a", "kept", "old")
+
+
+async def test_turns_go_round(file: Path) -> None:
+    """Whoever has just written does not write again before those who wait."""
+    order: list[int] = []
+    ready = threading.Barrier(3)
+
+    def work(number: int) -> None:
+        turns = Turns(file)
+        ready.wait()
+        for _ in range(30):
+            with turns:
+                order.append(number)
+                time.sleep(0.001)
+        turns.close()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    longest = max(len(list(run)) for _, run in itertools.groupby(order))
+    assert longest <= 5

@@ -108,9 +108,11 @@ class _Half:
             f"{spec.item.__name__}Half", [(field, Any) for field in fields], rename=names, gc=False
         )
         self._values = attrgetter(*fields)
+        self._single = len(fields) == 1
 
     def of(self, item: Item) -> msgspec.Struct:
-        half: msgspec.Struct = self._type(*self._values(item))
+        values = self._values(item)
+        half: msgspec.Struct = self._type(values) if self._single else self._type(*values)
         return half
 
 
@@ -118,7 +120,7 @@ def _halves(spec: Spec) -> tuple[_Half, _Half] | None:
     """What changes of an item type, and what is apart; None where all is together."""
     large = [field for field, name in spec.names.items() if name in spec.table.apart]
     rest = [field for field in spec.names if field not in large]
-    if not 1 < len(large) < 16 or len(rest) < 2:
+    if not 0 < len(large) < 16 or not rest:
         return None
     return _Half(spec, rest), _Half(spec, large)
 

@@ -236,12 +236,13 @@ class Layout:
             return (*self.key(key), body, *self.derived(item))
         large = {name: item[name] for name in self.apart if name in item}
         values.check_size(item, values.pack(item))
-        return (*self.state_row(key, item), values.pack(large) if large else None)
+        rest = {name: value for name, value in item.items() if name not in self.apart}
+        return (*self.state_row(key, rest), values.pack(large) if large else None)
 
     def state_row(self, key: Key[Any], item: RawItem) -> Row:
-        """The row of an item without what is apart."""
-        body = values.pack({n: v for n, v in item.items() if n not in self.apart})
-        return (*self.key(key), body, *self.derived(item))
+        """The row of an item that was found without what is apart. (All of an item may lie in its
+        row: it was written before anything was put apart.)"""
+        return (*self.key(key), values.pack(item), *self.derived(item))
 
     def put_row(self, write: Write) -> Row | None:
         """The row of a put, packed straight from its struct where the type allows."""
