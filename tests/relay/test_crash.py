@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.support.lives import process
+from tests.support.lives import children, kill_all, process
 from tests.support.receiver import Got, Reaction, receiving
 from tests.support.site import SECRET, settings_with
 from waystation.accounts.tables import User
@@ -67,18 +68,23 @@ async def live_and_die(
     sent: Sent,
     rng: random.Random,
     longest: float,
+    processes: int = 1,
 ) -> None:
     """One life: started, used, and each of its processes killed at a moment of its own."""
     async with AsyncExitStack() as stack:
         started = [
-            await stack.enter_async_context(process(settings, role, ahead)) for role in roles
+            await stack.enter_async_context(process(settings, role, ahead, processes))
+            for role in roles
         ]
         url = started[0][1]
         sending = asyncio.create_task(sent.keep_sending(f"{url}/in/{source}"))
 
         async def kill(one: Any) -> None:
             await asyncio.sleep(rng.uniform(0.05, longest))
-            one.kill()
+            if processes > 1:  # one of them first, which may be the one that writes
+                os.kill(rng.choice(children(one.pid)), signal.SIGKILL)
+                await asyncio.sleep(rng.uniform(0.05, longest))
+            kill_all(one.pid)
 
         await asyncio.gather(*(kill(one) for one, _ in started))
         await sending
@@ -166,7 +172,12 @@ async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -
 
 
 async def crash_test(
-    settings: dict[str, Any], roles: list[str], seed: int, rounds: int, longest: float
+    settings: dict[str, Any],
+    roles: list[str],
+    seed: int,
+    rounds: int,
+    longest: float,
+    processes: int = 1,
 ) -> None:
     rng = random.Random(seed)
 
@@ -180,21 +191,29 @@ async def crash_test(
         sent = Sent()
         ahead = 0.0
         for _ in range(rounds):
-            await live_and_die(settings, roles, ahead, source, sent, rng, longest)
+            await live_and_die(settings, roles, ahead, source, sent, rng, longest, processes)
             ahead += APART
         ahead = await finish(settings, roles, ahead, source)
         async with running(settings_with(**settings), clock=lambda: time.time() + ahead) as runtime:
             await check(runtime, source, sent, receiver)
 
 
-@pytest.mark.parametrize("roles", [["all"], ["api", "worker"]], ids="+".join)
-async def test_every_acknowledged_event_is_delivered(tmp_path: Path, roles: list[str]) -> None:
-    settings = {
-        "store": f"sqlite:///{tmp_path}/relay.db",
-        "blobs": f"file:{tmp_path}/blobs",
+def on_a_file(folder: Path) -> dict[str, Any]:
+    return {
+        "store": f"sqlite:///{folder}/relay.db",
+        "blobs": f"file:{folder}/blobs",
         "secret_key": SECRET,
     }
-    await crash_test(settings, roles, 11 + len(roles), ROUNDS, 0.7)
+
+
+@pytest.mark.parametrize("roles", [["all"], ["api", "worker"]], ids="+".join)
+async def test_every_acknowledged_event_is_delivered(tmp_path: Path, roles: list[str]) -> None:
+    await crash_test(on_a_file(tmp_path), roles, 11 + len(roles), ROUNDS, 0.7)
+
+
+async def test_every_acknowledged_event_is_delivered_by_several_processes(tmp_path: Path) -> None:
+    """Each of them is killed now and then, whoever's turn it is to write."""
+    await crash_test(on_a_file(tmp_path), ["all"], 31, ROUNDS, 0.7, processes=2)
 
 
 @pytest.mark.parametrize("roles", [["all"], ["api", "worker"]], ids="+".join)

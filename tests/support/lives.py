@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def process(settings: dict[str, Any], role: str, ahead: float) -> AsyncIterator[Any]:
+async def process(
+    settings: dict[str, Any], role: str, ahead: float, processes: int = 1
+) -> AsyncIterator[Any]:
     """The product in a role. It is killed at the end, if not before."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WAYSTATION_")}
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.serve_process"),
-        *(msgspec.json.encode(settings).decode(), role, str(ahead)),
+        *(msgspec.json.encode(settings).decode(), role, str(ahead), str(processes)),
         env=environment,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -31,5 +35,23 @@ async def process(settings: dict[str, Any], role: str, ahead: float) -> AsyncIte
         yield started, url
     finally:
         if started.returncode is None:
-            started.kill()
+            kill_all(started.pid)
         await started.wait()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    except FileNotFoundError:
+        return []
+
+
+def kill_all(pid: int) -> None:
+    """Kill a process, and then its children, whom nobody replaces any more."""
+    left = children(pid)
+    os.kill(pid, signal.SIGKILL)
+    for child in left:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)

@@ -88,7 +88,8 @@ class Processes:
                 continue
             code = os.waitstatus_to_exitcode(status)
             if self._stopping:
-                worst = max(worst, abs(code))
+                began = code in (-signal.SIGTERM, -signal.SIGINT)  # it was about to begin
+                worst = worst if began else max(worst, abs(code))
                 continue
             healthy = time.monotonic() - begun > _HEALTHY_SECONDS
             failures = 1 if healthy else failures + 1

@@ -1,0 +1,69 @@
+"""Several processes on one port and one file: started, replaced and stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.server.test_serve import serving
+from tests.support.lives import children
+from waystation.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < limit, "it does not come to pass"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_they_answer_as_one_and_stop_together(tmp_path: Path) -> None:
+    with serving(tmp_path, "--processes", "2") as server:
+        assert server.greeting.count("is at") == 1
+        pids = children(server.process.pid)
+        assert len(pids) == 2
+        for _ in range(10):
+            assert server.get("/healthz") == {"status": "ok"}
+        assert server.stop() == 0
+        assert not any(map(alive, pids))
+
+
+def test_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path, "--processes", "2") as server:
+        first, second = children(server.process.pid)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: len(set(children(server.process.pid)) - {first, second}) == 1)
+        assert server.get("/healthz") == {"status": "ok"}
+        assert server.stop() == 0
+
+
+def test_they_do_not_outlive_the_one_that_watches(tmp_path: Path) -> None:
+    with serving(tmp_path, "--processes", "2") as server:
+        pids = children(server.process.pid)
+        server.process.kill()
+        server.process.wait()
+        until(lambda: not any(map(alive, pids)))
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "65"])
+def test_a_number_that_makes_no_sense(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", "--processes", number])
+    assert left.value.code == 2
+    assert "from 1 to 64" in capsys.readouterr().err
