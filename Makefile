@@ -25,6 +25,8 @@ bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks.queues
 	$(BIN)/python -m benchmarks.idempotency
 	$(BIN)/python -m benchmarks.relay
+	$(BIN)/python -m benchmarks.saturation
+	$(BIN)/python -m benchmarks.costs
 	$(BIN)/python -m benchmarks.gate
 	$(BIN)/python -m benchmarks.inbox
 	$(BIN)/python -m benchmarks.pages

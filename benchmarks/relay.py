@@ -63,6 +63,12 @@ class Server:
         return source
 
     @property
+    def seconds(self) -> float:
+        """The processor time that it has taken, with its children's."""
+        listed = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return sum(map(_seconds, [self.pid, *map(int, listed)]))
+
+    @property
     def megabytes(self) -> float:
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"RssAnon:\s+(\d+) kB", status)
@@ -70,17 +76,27 @@ class Server:
         return round(int(found[1]) / 1024, 1)
 
 
+def _seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def serving(
-    folder: Path, module: str = "waystation.cli", settings: dict[str, str] | None = None
+    folder: Path,
+    module: str = "waystation.cli",
+    settings: dict[str, str] | None = None,
+    *,
+    packages: Path | None = None,
+    options: tuple[str, ...] = (),
 ) -> Iterator[Server]:
+    """`packages` has another state of the product."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYSTATION_")}
-    kept["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).parents[1]), kept.get("PYTHONPATH", "")]
-    )
+    paths = [*([str(packages)] if packages else []), str(Path(__file__).parents[1])]
+    kept["PYTHONPATH"] = os.pathsep.join([*paths, kept.get("PYTHONPATH", "")])
     kept |= settings or {}
     process = subprocess.Popen(
-        [sys.executable, "-m", module, "serve", "--port", "0", "--json"],
+        [sys.executable, "-m", module, "serve", "--port", "0", "--json", *options],
         cwd=folder,
         env=kept,
         stdout=subprocess.PIPE,

@@ -1,0 +1,171 @@
+"""The relay at saturation, against what it was at commit 976ad1c; steady loads; several processes.
+
+A sender whose connections each send the next webhook as soon as they have their answer, the server
+and a receiver share one machine's cores. Rounds are interleaved. Processor time is the server's,
+for each delivery, with receiving the webhook included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.before import checked_out
+from benchmarks.harness import environment, save
+from benchmarks.relay import SIZE, Server, drained, ratio, serving, table
+from benchmarks.wire import closed_loop, helper, open_loop, percentiles, plain
+
+BEFORE = "976ad1c"
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+MINUTES = float(os.environ.get("BENCH_MINUTES", "10"))
+CONNECTIONS = 64
+EVENTS = {1: 6_000, 10: 1_200}
+
+
+async def saturated(server: Server, source: str, notes: str, fan_out: int) -> tuple[float, float]:
+    """Deliveries per second, and microseconds of processor time for each."""
+    count = EVENTS[fan_out]
+    cpu, begun = server.seconds, time.perf_counter()
+    await closed_loop(server.port, plain(f"/in/{source}", SIZE), CONNECTIONS, count)
+    took = await drained(notes, count * fan_out)
+    elapsed = time.perf_counter() - begun
+    assert len(took) == count * fan_out, "something was not delivered"
+    return len(took) / elapsed, (server.seconds - cpu) / len(took) * 1e6
+
+
+async def against_before(before: Path, home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for fan_out in EVENTS:
+        rates: dict[str, list[float]] = {"before": [], "now": []}
+        cpus: dict[str, list[float]] = {"before": [], "now": []}
+        for number in range(ROUNDS):
+            for name in random.sample(list(rates), 2):
+                folder = home / f"{name} {fan_out} {number}"
+                folder.mkdir()
+                with (
+                    serving(folder, packages=before if name == "before" else None) as server,
+                    helper("receiver") as receiver,
+                ):
+                    notes = f"http://127.0.0.1:{receiver}/"
+                    source = server.source(*[f"{notes}{n}" for n in range(fan_out)])
+                    await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)
+                    await drained(notes, 50 * fan_out)
+                    rate, cpu = await saturated(server, source, notes, fan_out)
+                rates[name].append(rate)
+                cpus[name].append(cpu)
+        found[f"to {fan_out}"] = {
+            "deliveries/s before": round(statistics.median(rates["before"])),
+            "now": round(statistics.median(rates["now"])),
+            "now / before": ratio(rates["now"], rates["before"]),
+            "processor µs before": round(statistics.median(cpus["before"])),
+            "µs now": round(statistics.median(cpus["now"])),
+            "µs now / before": ratio(cpus["now"], cpus["before"]),
+        }
+    return found
+
+
+async def several(home: Path) -> dict[str, Any]:
+    """One process and two, each in a fresh folder in every round."""
+    deliveries: dict[int, list[float]] = {1: [], 2: []}
+    ingest: dict[str, dict[int, list[float]]] = {}
+    for number in range(ROUNDS):
+        for processes in random.sample([1, 2], 2):
+            folder = home / f"{processes} processes {number}"
+            folder.mkdir()
+            with (
+                serving(folder, options=("--processes", str(processes))) as server,
+                helper("receiver") as receiver,
+            ):
+                notes = f"http://127.0.0.1:{receiver}/"
+                source = server.source(notes)
+                await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)
+                await drained(notes, 50)
+                rate, _ = await saturated(server, source, notes, 1)
+                deliveries[processes].append(rate)
+                bare = server.source()
+                for connections in (32, 128):
+                    taken = ingest.setdefault(f"ingest, {connections} connections", {1: [], 2: []})
+                    make = plain(f"/in/{bare}", SIZE)
+                    await closed_loop(server.port, make, connections, 1_000)
+                    taken[processes].append(
+                        await closed_loop(server.port, make, connections, 10_000)
+                    )
+    return {
+        name: {
+            "one": round(statistics.median(rates[1])),
+            "two": round(statistics.median(rates[2])),
+            "two / one": ratio(rates[2], rates[1]),
+        }
+        for name, rates in {"deliveries to one": deliveries, **ingest}.items()
+    }
+
+
+async def steady(home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for rate, fan_out, seconds in ((200, 1, 20), (200, 10, 20), (1000, 1, 60)):
+        folder = home / f"{rate} {fan_out}"
+        folder.mkdir()
+        with serving(folder) as server, helper("receiver") as receiver:
+            notes = f"http://127.0.0.1:{receiver}/"
+            source = server.source(*[f"{notes}{n}" for n in range(fan_out)])
+            await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)
+            await drained(notes, 50 * fan_out)
+            taken = await open_loop(server.port, plain(f"/in/{source}", SIZE), rate, seconds)
+            took = await drained(notes, len(taken) * fan_out)
+        found[f"{rate}/s to {fan_out} for {seconds} s"] = {
+            **percentiles(took),
+            "refused": rate * seconds - len(taken),
+            "delivered": len(took),
+        }
+    return found
+
+
+async def memory(home: Path) -> dict[str, Any]:
+    """Anonymous memory while 1,000 events a second come and go."""
+    folder = home / "memory"
+    folder.mkdir()
+    with serving(folder) as server, helper("receiver") as receiver:
+        notes = f"http://127.0.0.1:{receiver}/"
+        source = server.source(notes)
+        readings = [server.megabytes]
+        refused = 0
+        for _ in range(max(2, int(MINUTES * 2))):
+            taken = await open_loop(server.port, plain(f"/in/{source}", SIZE), 1000, 30)
+            await drained(notes, len(taken))
+            refused += 30_000 - len(taken)
+            readings.append(server.megabytes)
+    return {"MB every half minute": readings, "refused": refused}
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as home, checked_out(BEFORE) as before:
+        one = await against_before(before, Path(home))
+        print(table("Saturation", one), flush=True)
+        two = await several(Path(home))
+        print(table("Processes", two), flush=True)
+        three = await steady(Path(home))
+        print(table("Steady", three), flush=True)
+        four = await memory(Path(home))
+        print(table("Memory", four), flush=True)
+    parts = [
+        "# The relay under load\n",
+        __doc__ or "",
+        table(f"At saturation, {CONNECTIONS} connections, webhooks of 2 KB", one),
+        table("Two processes on one file and two cores", two),
+        table("Steady loads: milliseconds from the sender to the receiver", three),
+        table("Memory at 1,000/s to one", four),
+    ]
+    data = {"saturation": one, "processes": two, "steady": three, "memory": four}
+    await asyncio.to_thread(save, "saturation", "\n".join(parts), data | environment())
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
