@@ -23,7 +23,6 @@ from waystation.relay.delivering.planning import Plan, Planning
 from waystation.relay.delivering.renewals import Renewals
 from waystation.relay.sources import HOUSE
 from waystation.relay.tables import Connection, Event
-from waystation.seam import pause
 from waystation.store import key_of
 
 if TYPE_CHECKING:
@@ -269,17 +268,17 @@ class Worker:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Look after what is due, and keep what is ours, until told to stop."""
-        renewing = asyncio.create_task(self._keep_renewing(stopping))
+        renewing = asyncio.create_task(self._keep_renewing())
         try:
             await self.timed.run(stopping)
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
-    async def _keep_renewing(self, stopping: asyncio.Event) -> None:
+    async def _keep_renewing(self) -> None:
         while True:
             await guarded(self.renewals.renew())
-            await pause(asyncio.Event(), _RENEW_SECONDS)
+            await asyncio.sleep(_RENEW_SECONDS)
 
     async def tend(self) -> None:
         """Do all that is due, once."""
@@ -288,9 +287,11 @@ class Worker:
         await self.timed.finish()
 
     async def drain(self, seconds: float) -> None:
-        """Finish the attempts under way, and give back what waits; what takes longer is left to
-        others, who find it."""
+        """Finish what is in memory. Once we are to stop, only what is under way: the rest is given
+        back. What takes longer is left to others, who find it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                if not self.timed.stopping:
+                    await self.timed.finish()
                 await asyncio.gather(*(self.put_back(lane) for lane in self._lanes.all()))
-        await self.timed.drain(seconds)
+        await self.timed.drain(seconds if self.timed.stopping else 0.0)

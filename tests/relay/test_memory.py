@@ -1,0 +1,215 @@
+"""Deliveries in memory: claimed while they are there, shown, bounded, and given back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.relay.hub import hub_at
+from tests.relay.test_once import relay_of
+from tests.support.faults import Faults, relay_on
+from tests.support.receiver import receiving
+from waystation.relay.delivering import due, parcels
+from waystation.relay.delivering.parcels import Memory, Parcel
+from waystation.relay.states import own_event
+from waystation.relay.tables import Attempt, Delivery, Event
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.relay.hub import Hub
+    from tests.support.receiver import Receiver
+    from waystation.clock import ManualClock
+
+
+async def arrived(receiver: Receiver, count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(receiver.got) < count:
+            await asyncio.sleep(0.005)
+
+
+async def held_up(hub: Hub, receiver: Receiver, count: int) -> tuple[str, list[str]]:
+    """A source, and events for an endpoint that takes one at a time and does not answer yet."""
+    receiver.gate = asyncio.Event()
+    source = await hub.source()
+    await hub.connect(source, receiver.url, concurrency=1)
+    events = [(await hub.send(source)).json["id"] for _ in range(count)]
+    await arrived(receiver, 1)
+    return source, events
+
+
+async def test_what_is_in_memory_is_shown_as_it_will_be(hub: Hub, receiver: Receiver) -> None:
+    _, [under_way, waiting] = await held_up(hub, receiver, 2)
+    shown = [await hub.event(id_) for id_ in (under_way, waiting)]
+    assert [event["status"] for event in shown] == ["processing"] * 2
+    pending = [event["deliveries"][0] for event in shown]
+    assert [delivery["status"] for delivery in pending] == ["pending"] * 2
+    assert pending[0]["id"] == receiver.got[0].headers["webhook-id"]
+    assert receiver.gate is not None
+    receiver.gate.set()
+    await hub.settle()
+    after = [(await hub.event(id_))["deliveries"][0] for id_ in (under_way, waiting)]
+    assert [delivery["id"] for delivery in after] == [delivery["id"] for delivery in pending]
+    assert [len(delivery["attempts"]) for delivery in after] == [1, 1]
+    assert (await hub.relay.store.scan(Delivery)).items == []
+
+
+async def test_others_keep_away_from_what_is_renewed(hub: Hub, receiver: Receiver) -> None:
+    _, events = await held_up(hub, receiver, 4)
+    other = relay_of(hub).worker
+    for _ in range(5):
+        hub.clock.advance(30)
+        await hub.worker.renewals.renew()
+        await other.tend()
+    assert len(receiver.got) == 1
+    assert receiver.gate is not None
+    receiver.gate.set()
+    await hub.settle()
+    assert len(receiver.got) == 4
+    assert {(await hub.statuses(id_))[0] for id_ in events} == {"delivered"}
+
+
+async def test_rows_that_wait_in_memory_are_renewed_too(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due, "_FULL_SECONDS", 0.02)
+    hub.relay.tools.memory.most = 2
+    _, events = await held_up(hub, receiver, 6)
+    hub.relay.tools.memory.most = 1_000
+    async with asyncio.timeout(10):
+        while not any(d.claim for d in (await hub.relay.store.scan(Delivery)).items):
+            await asyncio.sleep(0.005)
+    other = relay_of(hub).worker
+    for _ in range(4):
+        hub.clock.advance(30)
+        await hub.worker.renewals.renew()
+    rows = (await hub.relay.store.scan(Delivery)).items
+    now = hub.clock() * 1000
+    assert all((row.due_at or 0) > now for row in rows if row.claim)
+    assert receiver.gate is not None
+    receiver.gate.set()
+    await hub.settle()
+    await other.tend()
+    assert len(receiver.got) == 6
+    assert {(await hub.statuses(id_))[0] for id_ in events} == {"delivered"}
+
+
+async def test_one_that_was_taken_over_is_not_sent(hub: Hub, receiver: Receiver) -> None:
+    """It was not renewed in time, and another process has claimed its event."""
+    _, [_, waiting] = await held_up(hub, receiver, 2)
+    hub.clock.advance(61)
+    async with receiving() as elsewhere:
+        other = relay_of(hub)
+        for connection in await other.directory.connections(
+            (await hub.event(waiting))["source_id"]
+        ):
+            connection.destination_url = elsewhere.url
+        await other.worker.tend()
+        assert len(elsewhere.got) == 2
+        await hub.worker.renewals.renew()
+        assert receiver.gate is not None
+        receiver.gate.set()
+        await hub.settle()
+        assert len(receiver.got) == 1
+    assert (await hub.event(waiting))["attempts"] == 1
+    assert (hub.relay.tools.lanes.running, hub.relay.tools.memory.count) == (0, 0)
+
+
+async def test_what_waits_is_given_back_at_the_end(hub: Hub, receiver: Receiver) -> None:
+    """So that others need not wait until its claim has run out."""
+    _, events = await held_up(hub, receiver, 3)
+    hub.runtime.supervisor.stopping.set()
+    ending = asyncio.create_task(hub.worker.drain(10))
+    async with asyncio.timeout(10):
+        while len((await hub.relay.store.scan(Delivery)).items) < 2:
+            await asyncio.sleep(0.005)
+    assert receiver.gate is not None
+    receiver.gate.set()
+    await ending
+    assert len(receiver.got) == 1
+    hub.clock.advance(1)
+    await relay_of(hub).worker.tend()
+    assert len(receiver.got) == 3
+    assert {(await hub.statuses(id_))[0] for id_ in events} == {"delivered"}
+    assert {event.todo for event in (await hub.relay.store.scan(Event)).items} == {None}
+
+
+async def test_what_ends_together_is_one_change(clock: ManualClock, receiver: Receiver) -> None:
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        receiver.gate = asyncio.Event()
+        source = await hub.source()
+        for _ in range(8):
+            await hub.connect(source, receiver.url)
+        event_id = (await hub.send(source)).json["id"]
+        await arrived(receiver, 8)
+        writes: list[int] = []
+
+        async def counted(call: Any, *given: Any) -> None:
+            writes.append(sum(isinstance(write.source, Attempt) for write in given))
+            await call(*given)
+
+        store: Any = hub.relay.store
+        store.around["write_together"] = counted
+        receiver.gate.set()
+        await hub.settle()
+        assert sum(writes) == 8
+        assert len(writes) < 8
+        event = await hub.event(event_id)
+        assert (event["status"], event["attempts"]) == ("delivered", 8)
+        numbers = [a.sequence for a in (await store.query(Attempt.query(event_id))).items]
+        assert numbers == list(range(1, 9))
+
+
+async def test_a_sender_feels_that_its_events_come_too_fast(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parcels, "_CALM_SECONDS", 60.0)
+    hub.relay.tools.memory.most = 16
+    source, _ = await held_up(hub, receiver, 2)
+    waiting = asyncio.create_task(hub.send(source))
+    done, _ = await asyncio.wait([waiting], timeout=0.1)
+    assert not done
+    assert receiver.gate is not None
+    receiver.gate.set()
+    assert (await waiting).status == 200
+    await hub.settle()
+    assert len(receiver.got) == 3
+
+
+async def test_a_slow_endpoint_does_not_keep_its_senders_waiting(
+    hub: Hub, receiver: Receiver
+) -> None:
+    """Longer than a moment, however much waits for it."""
+    hub.relay.tools.memory.most = 16
+    source, _ = await held_up(hub, receiver, 2)
+    async with asyncio.timeout(5):
+        for _ in range(4):
+            assert (await hub.send(source)).status == 200
+    assert receiver.gate is not None
+    receiver.gate.set()
+    await hub.settle()
+    assert len(receiver.got) == 6
+
+
+def test_no_account_fills_the_memory(hub: Hub) -> None:
+    memory = Memory(most=100, most_bytes=10**9)
+
+    def filled(account: str) -> int:
+        taken = 0
+        while memory.take(Parcel(own_event("src_x", account, "x", {}, 1.0), hub.relay.keyring)):
+            taken += 1
+        return taken
+
+    assert [filled(account) for account in ("a", "b", "c")] == [50, 25, 13]
+
+
+def test_memory_is_bounded_in_bytes(hub: Hub) -> None:
+    memory = Memory(most=1_000, most_bytes=100_000)
+    large = own_event("src_x", "a", "x", "y" * 5_000, 1.0)
+    held = []
+    while memory.take(parcel := Parcel(large, hub.relay.keyring)):
+        held.append(parcel)
+    assert 1 < len(held) < 10
+    for parcel in held:
+        memory.give(parcel)
+    assert (memory.count, memory.bytes) == (0, 0)
