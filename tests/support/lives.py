@@ -50,8 +50,6 @@ def children(pid: int) -> list[int]:
 
 def kill_all(pid: int) -> None:
     """Kill a process, and then its children, whom nobody replaces any more."""
-    left = children(pid)
-    os.kill(pid, signal.SIGKILL)
-    for child in left:
+    for each in (pid, *children(pid)):
         with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+            os.kill(each, signal.SIGKILL)

@@ -117,8 +117,8 @@ class Exchange(asyncio.BufferedProtocol):
         not even its end."""
         if not self.open or self.transport.is_closing():
             return False
-        if time.monotonic() - self.idle_since < _SURELY_FRESH:
-            return True
+        if self.used > 1 and time.monotonic() - self.idle_since < _SURELY_FRESH:
+            return True  # the other side keeps connections, and this one was used just now
         return self._poll is None or not self._poll.poll(0)
 
     # A request and its answer

@@ -18,7 +18,6 @@ _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", 
 """Headers that say where a request ends and who gets it: no caller has a say in them."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_METHOD = re.compile(r"[A-Z]{1,20}")
 _NO_BODY = frozenset({"GET", "HEAD"})
 _PORTS = {"http": 80, "https": 443}
 _DEFAULTS = {
@@ -41,7 +40,7 @@ def written(
 ) -> tuple[Place, bytes]:
     """Where a request goes, and its bytes."""
     place, host, target = _parsed(url)
-    if not _METHOD.fullmatch(method):
+    if not _NAME.fullmatch(method):
         raise Unusable("the method cannot be used")
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
     missing = _DEFAULTS if body is None else _WITH_BODY

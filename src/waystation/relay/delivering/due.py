@@ -165,7 +165,8 @@ class Due:
             for _ in range(outcomes.count(False) + len(lane.waiting)):
                 await rate.give_back(connection.connection_id)
             await self._worker.put_back(lane)
-            self._lanes.block(lane, rest)
+            if all(outcomes):  # otherwise there may be some to be had now
+                self._lanes.block(lane, rest)
         if not all(outcomes):
             await asyncio.sleep(0.01)  # the index may take a moment to forget them
         return len(chosen)
