@@ -133,4 +133,14 @@ class Palette(Item, table=orders, pk="{colour}", sk="{number}"):
     name: str
 
 
-TABLES = [things, counters, readings, digests, visits, orders]
+parcels = Table("parcels", pk="PK", ttl="expiresAt", apart=["text"])
+
+
+class Parcel(Item, table=parcels, pk="PARCEL#{name}", rename="camel"):
+    name: str
+    text: str | None = None
+    state: str = ""
+    expires_at: int | None = None
+
+
+TABLES = [things, counters, readings, digests, visits, orders, parcels]

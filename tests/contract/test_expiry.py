@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.contract.model import Thing, Visit
+from tests.contract.model import Parcel, Thing, Visit
 from waystation.errors import ConditionFailed, TransactionCancelled
 from waystation.store import (
     Check,
@@ -166,3 +166,13 @@ async def test_a_counter_in_an_expired_place_starts_again(store: Store, clock: M
     clock.advance(1)
     await store.update(Visit.key("T", "U"), add("seen", 1))
     assert await store.get(Visit.key("T", "U")) == Visit("T", "U", seen=1)
+
+
+async def test_an_update_of_an_expired_item_brings_nothing_back(
+    store: Store, clock: ManualClock
+) -> None:
+    """Not even what is apart."""
+    await store.put(Parcel("a", text="old", expires_at=store.now() + 5))
+    clock.advance(5)
+    await store.transact(Update(Parcel.key("a"), set_to("state", "new")))
+    assert await store.get(Parcel.key("a")) == Parcel("a", state="new")

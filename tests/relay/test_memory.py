@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.relay.hub import hub_at
 from tests.relay.test_once import relay_of
 from tests.support.faults import Faults, relay_on
 from tests.support.receiver import receiving
+from waystation.errors import StoreUnavailable
 from waystation.relay.delivering import due, parcels
 from waystation.relay.delivering.parcels import Memory, Parcel
 from waystation.relay.states import own_event
-from waystation.relay.tables import Attempt, Delivery, Event
+from waystation.relay.tables import Attempt, Connection, Delivery, Event
+from waystation.store import exists, set_to
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.relay.hub import Hub
     from tests.support.receiver import Receiver
     from waystation.clock import ManualClock
@@ -213,3 +215,208 @@ def test_memory_is_bounded_in_bytes(hub: Hub) -> None:
     for parcel in held:
         memory.give(parcel)
     assert (memory.count, memory.bytes) == (0, 0)
+
+
+class Paused:
+    """A store whose next write waits until it is let go."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+        store: Any = hub.relay.store
+        store.around["write_together"] = self._wait
+        self._store = store
+
+    async def _wait(self, call: Any, *given: Any) -> None:
+        del self._store.around["write_together"]
+        self.reached.set()
+        await self.go_on.wait()
+        await call(*given)
+
+
+async def test_a_connection_may_be_paused_while_its_event_is_written(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        first = await hub.connect(source, f"{receiver.url}/a")
+        await hub.connect(source, f"{receiver.url}/b")
+        await hub.sent(source)
+        paused = Paused(hub)
+        sending = asyncio.create_task(hub.send(source))
+        await paused.reached.wait()
+        await hub.patch(first, status="paused")
+        hub.worker.timed.kick(first["id"])
+        await hub.worker.timed.finish()
+        paused.go_on.set()
+        event_id = (await sending).json["id"]
+        await hub.settle()
+        assert sorted((await hub.statuses(event_id))[1:]) == ["delivered", "pending"]
+        assert hub.relay.tools.memory.count == 0
+        await hub.patch(first, status="active")
+        await hub.settle()
+        assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_a_lane_may_break_while_an_event_is_written(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        connection = await hub.connect(source, receiver.url, retry={"schedule": []})
+        await hub.sent(source)
+        paused = Paused(hub)
+        sending = asyncio.create_task(hub.send(source))
+        await paused.reached.wait()
+        lane = hub.relay.tools.lanes.get(connection["id"])
+        assert lane is not None
+        for _ in range(10):
+            hub.relay.tools.lanes.failed(lane)
+        key = Connection.key(source, connection["id"])
+        await hub.relay.store.update(key, set_to("failure_streak", 10), when=exists())
+        paused.go_on.set()
+        event_id = (await sending).json["id"]
+        await hub.settle()
+        assert len(receiver.got) == 1
+        await hub.later(31)
+        assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_a_connection_that_goes_before_the_rescue_fails_its_delivery(
+    hub: Hub, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(plan: object) -> None:
+        """The process ends here."""
+
+    source = await hub.source()
+    connection = await hub.connect(source, receiver.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub.worker, "written", nobody)
+        event_id = (await hub.send(source)).json["id"]
+    await hub.call("DELETE", f"/v1/connections/{connection['id']}")
+    for _ in range(3):
+        await hub.later(31)
+    event = await hub.event(event_id)
+    assert (event["status"], event["deliveries"][0]["error"]) == (
+        "failed",
+        "the connection was deleted",
+    )
+
+
+async def test_memory_that_is_full_of_bytes_costs_no_writes(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        hub.relay.tools.memory.most_bytes = 0
+        source = await hub.source()
+        await hub.connect(source, receiver.url)
+        await hub.send(source)
+        writes = 0
+
+        async def counted(call: Any, *given: Any) -> None:
+            nonlocal writes
+            writes += 1
+            await call(*given)
+
+        store: Any = hub.relay.store
+        store.around["write_together"] = counted
+        await asyncio.sleep(0.1)
+        assert writes <= 2
+        hub.relay.tools.memory.most_bytes = 10**9
+        await hub.later(2)
+        assert len(receiver.got) == 1
+
+
+async def test_lanes_that_found_no_place_come_first(hub: Hub, receiver: Receiver) -> None:
+    hub.relay.tools.lanes.most = 4
+    receiver.gate = asyncio.Event()
+    source = await hub.source()
+    await hub.connect(source, f"{receiver.url}/busy")
+    for _ in range(20):
+        await hub.send(source)
+    await arrived(receiver, 2)
+    other = await hub.source()
+    await hub.connect(other, f"{receiver.url}/other")
+    await hub.send(other)
+    receiver.gate.set()
+    await hub.settle()
+    paths = [got.path for got in receiver.got]
+    assert paths.index("/other") < 10
+    assert len(paths) == 21
+
+
+async def test_an_attempt_that_came_to_nothing_is_made_again(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    """Though another delivery of the same event is still in memory."""
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub, receiving() as slow:
+        slow.gate = asyncio.Event()
+        source = await hub.source()
+        await hub.connect(source, slow.url)
+        await hub.connect(source, receiver.url)
+        looked = hub.relay.directory.connection
+        failures = 0
+
+        async def failing(source_id: str, connection_id: str) -> Any:
+            nonlocal failures
+            found = await looked(source_id, connection_id)
+            if found is not None and found.destination_url == receiver.url and not failures:
+                failures += 1
+                raise StoreUnavailable("no disk")
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hub.relay.directory, "connection", failing)
+            event_id = (await hub.send(source)).json["id"]
+            await arrived(slow, 1)
+        assert (failures, receiver.got) == (1, [])
+        for _ in range(3):
+            hub.clock.advance(31)
+            await hub.worker.renewals.renew()
+            await hub.worker.timed.tick()
+            await asyncio.sleep(0.05)
+        assert len(receiver.got) == 1
+        slow.gate.set()
+        await hub.settle()
+        assert (await hub.statuses(event_id))[0] == "delivered"
+
+
+async def test_an_answer_that_was_lost_does_not_count_twice(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub, receiving() as slow:
+        slow.gate = asyncio.Event()
+        source = await hub.source()
+        await hub.connect(source, slow.url)
+        quick = await hub.connect(source, receiver.url)
+        lost = 0
+
+        async def losing(call: Any, *given: Any) -> None:
+            nonlocal lost
+            await call(*given)
+            if not lost and any(isinstance(write.source, Attempt) for write in given):
+                lost += 1
+                raise StoreUnavailable("the answer was lost")
+
+        store: Any = hub.relay.store
+        store.around["write_together"] = losing
+        event_id = (await hub.send(source)).json["id"]
+        async with asyncio.timeout(10):
+            while (await hub.event(event_id))["attempts"] < 1 or hub.worker.parcels == {}:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        slow.gate.set()
+        await hub.settle()
+        assert lost == 1
+        assert (await hub.event(event_id))["attempts"] == 2
+        assert (await hub.get(f"/v1/connections/{quick['id']}"))["delivery_count"] == 1
+
+
+async def test_a_patience_that_another_service_wrote_is_bounded(
+    hub: Hub, receiver: Receiver
+) -> None:
+    source = await hub.source()
+    connection = await hub.connect(source, receiver.url)
+    key = Connection.key(source, connection["id"])
+    await hub.relay.store.update(key, set_to("timeout_seconds", 3600), when=exists())
+    hub.relay.directory.forget(source)
+    assert (await hub.statuses(await hub.sent(source)))[0] == "delivered"

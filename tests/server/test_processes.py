@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.test_serve import serving
+from tests.server.test_serve import COMMAND, environment, serving
 from tests.support.lives import children
 from waystation.cli import main
 
@@ -67,3 +68,30 @@ def test_a_number_that_makes_no_sense(number: str, capsys: pytest.CaptureFixture
         main(["serve", "--processes", number])
     assert left.value.code == 2
     assert "from 1 to 64" in capsys.readouterr().err
+
+
+def test_one_that_cannot_start_ends_everything(tmp_path: Path) -> None:
+    bad = {"WAYSTATION_STORE": f"sqlite:///{tmp_path}/nowhere/at/all.db"}
+    command = [*COMMAND, "serve", "--port", "0", "--processes", "2"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment(**bad), capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+
+
+def test_a_stop_during_the_start_is_heeded(tmp_path: Path) -> None:
+    command = [*COMMAND, "serve", "--port", "0", "--processes", "4"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: bool(children(process.pid)))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()

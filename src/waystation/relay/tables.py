@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from waystation.store import RawItem
 
 _KEPT_SECONDS = 90 * 86_400
+_LONGEST_TIMEOUT = 30
 _COUNTERS = ("eventCount", "minuteCount", "failureStreak", "deliveryCount", "failureCount")
 
 Status = Literal["active", "paused", "deleted"]
@@ -141,6 +142,11 @@ class Connection(
     failure_count: int = 0
     created_at: str
     updated_at: str
+
+    @property
+    def seconds(self) -> int:
+        """How long an attempt may take, whatever another service wrote."""
+        return min(_LONGEST_TIMEOUT, max(1, self.timeout_seconds))
 
 
 class Owner(Item, table=main, pk="ID#{thing_id}", sk="OWNER", rename="camel", kw_only=True):

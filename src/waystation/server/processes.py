@@ -11,20 +11,24 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 
 _HEALTHY_SECONDS = 10.0
 _LONGEST_WAIT = 10.0
+_LOOK_SECONDS = 0.05
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Processes:
     """`child` serves in a process of its own, until the file descriptor that it is given ends: then
-    its parent has died. `ready` is called once, when all of them answer."""
+    its parent has died. It calls what it is given once it answers, and `ready` is called when all
+    of them do. One that cannot start ends everything; one that ends later is replaced."""
 
     def __init__(
         self,
@@ -36,34 +40,85 @@ class Processes:
         self._child = child
         self._ready = ready
         self._begun: dict[int, float] = {}
-        self._stopping = False
+        self._asked = 0
+        self._told: set[int] = set()
+        self._waits: list[float] = []
+        self._failures = 0
+        self._answering = 0
+        self._worst = 0
 
     def run(self) -> int:
         """Watch until told to stop; 0 when all of them ended in good order."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             signal.signal(number, self._stop)
-        alive, self._alive = os.pipe()
-        self._parent = alive
-        started, self._started = os.pipe()
+        self._parent, self._alive = os.pipe()
+        reports, self._reports = os.pipe()
+        os.set_blocking(reports, False)
         for _ in range(self._count):
             self._start()
-        for _ in range(self._count):
-            if os.read(started, 1) == b"" or self._stopping:
-                break
-        else:
-            self._ready()
-        return self._watch()
+        while self._begun or (self._waits and not self._asked):
+            self._look(reports)
+            time.sleep(_LOOK_SECONDS)
+        return self._worst
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._asked = self._asked or number
+
+    def _look(self, reports: int) -> None:
+        if self._answering < self._count:
+            with suppress(BlockingIOError):
+                self._answering += len(os.read(reports, self._count))
+                if self._answering >= self._count:
+                    self._ready()
+        self._reap()
+        if self._asked:
+            self._pass_on()
+        elif self._waits and time.monotonic() >= self._waits[0]:
+            self._waits.pop(0)
+            self._start()
+
+    def _pass_on(self) -> None:
+        """Tell those to stop who have not been told."""
+        for pid in self._begun.keys() - self._told:
+            self._told.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, self._asked)
+
+    def _reap(self) -> None:
+        while self._begun:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            begun = self._begun.pop(pid, None)
+            if begun is not None:
+                self._ended(pid, os.waitstatus_to_exitcode(status), begun)
+
+    def _ended(self, pid: int, code: int, begun: float) -> None:
+        if self._asked:
+            stopped = code in [-number for number in _SIGNALS]  # it was about to begin
+            self._worst = self._worst if stopped else max(self._worst, abs(code))
+            return
+        if self._answering < self._count:
+            log.error("process %d could not start", pid)
+            self._worst, self._asked = max(1, abs(code)), signal.SIGTERM
+            return
+        healthy = time.monotonic() - begun > _HEALTHY_SECONDS
+        self._failures = 1 if healthy else self._failures + 1
+        log.error("process %d ended with %d: another one takes its place", pid, code)
+        wait = min(_LONGEST_WAIT, 0.1 * 2 ** min(self._failures, 10))
+        self._waits.append(time.monotonic() + wait)
 
     def _start(self) -> None:
-        pid = os.fork()
-        if pid:
-            self._begun[pid] = time.monotonic()
-            return
+        with _signals_wait():
+            pid = os.fork()
+            if pid:
+                self._begun[pid] = time.monotonic()
+                return
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
         status = 1
         try:
             os.close(self._alive)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
             self._child(self._parent, self._report)
             status = 0
         except SystemExit as left:
@@ -77,29 +132,14 @@ class Processes:
 
     def _report(self) -> None:
         """Called in a child: it answers."""
-        os.write(self._started, b".")
+        os.write(self._reports, b".")
 
-    def _watch(self) -> int:
-        failures, worst = 0, 0
-        while self._begun:
-            pid, status = os.waitpid(-1, 0)
-            begun = self._begun.pop(pid, None)
-            if begun is None:
-                continue
-            code = os.waitstatus_to_exitcode(status)
-            if self._stopping:
-                began = code in (-signal.SIGTERM, -signal.SIGINT)  # it was about to begin
-                worst = worst if began else max(worst, abs(code))
-                continue
-            healthy = time.monotonic() - begun > _HEALTHY_SECONDS
-            failures = 1 if healthy else failures + 1
-            log.error("process %d ended with %d: another one takes its place", pid, code)
-            time.sleep(min(_LONGEST_WAIT, 0.1 * 2 ** min(failures, 10)))
-            if not self._stopping:
-                self._start()
-        return worst
 
-    def _stop(self, number: int, frame: object) -> None:
-        self._stopping = True
-        for pid in self._begun:
-            os.kill(pid, number)
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Nobody is told to stop between being born and being known."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

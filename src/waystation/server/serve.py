@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 Role = Literal["all", "api", "worker"]
 
 _GRACE_SECONDS = 25
+_ONE_SIGNAL_SECONDS = 1.0
 _BACKLOG = 2048
 _MOST_CONNECTIONS = 10_000
 _RESERVED_FILES = 1_500
@@ -62,15 +63,17 @@ async def serve(
             server = _Server(_config(app, settings))
 
             loop = asyncio.get_running_loop()
-            until = loop.time()
+            until = asked = loop.time()
 
             def stop() -> None:
-                nonlocal until
+                nonlocal until, asked
                 if server.should_exit:
-                    server.force_exit = True  # asked twice
+                    # Asked twice; but one signal may come by two ways.
+                    server.force_exit = loop.time() - asked > _ONE_SIGNAL_SECONDS
                     return
                 log.info("stopping: finishing what was begun")
-                until = loop.time() + _GRACE_SECONDS
+                asked = loop.time()
+                until = asked + _GRACE_SECONDS
                 runtime.supervisor.stopping.set()
                 server.should_exit = True
 

@@ -201,6 +201,8 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
 def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
     spec = after.spec
     key = spec.key_of(after)
+    if spec.version is not None:
+        raise InvalidRequest(f"{spec.item.__name__} is versioned: put it")
     if spec.parts_of(before) != spec.parts_of(after):
         raise InvalidRequest("a revision does not move an item to another key")
     if not spec.packing.fits(after):

@@ -124,7 +124,7 @@ class Attempts:
             with_query(opened.url, webhook.query_string),
             headers=headers,
             body=body,
-            seconds=connection.timeout_seconds,
+            seconds=connection.seconds,
             most=KEPT_CHARACTERS * 4,
         )
         return Outcome(reply, connection)

@@ -12,7 +12,7 @@ from waystation.ids import nanoid
 from waystation.outbound import Reply
 from waystation.patterns import RESCUE_MS, Limit, SharedLimiter, guarded
 from waystation.relay.delivering.adoption import MARK, Adoption
-from waystation.relay.delivering.lanes import stored_limit
+from waystation.relay.delivering.lanes import Lane, stored_limit
 from waystation.relay.delivering.outcomes import Outcome
 from waystation.relay.delivering.parcels import CLAIM_MS, Held, Parcel
 from waystation.relay.replays import Replays
@@ -22,7 +22,6 @@ from waystation.store import Claims, Put, attr, key_of, remove
 
 if TYPE_CHECKING:
     from waystation.patterns import Look
-    from waystation.relay.delivering.lanes import Lane
     from waystation.relay.delivering.tools import Tools
     from waystation.relay.delivering.worker import Worker
     from waystation.store import Query
@@ -87,8 +86,7 @@ class Due:
         return due if due > now else now + RESCUE_MS  # it could not be done
 
     async def _rescue(self, event: Event) -> None:
-        held = self._worker.parcels.get(event.event_id)
-        if (held is not None and held.rowless) or event.event_id in self._worker.processing:
+        if self._worker.is_at(event.event_id):
             return
         current = await self._store.get(key_of(event))  # the index may lag
         if current is not None and current.todo is not None:
@@ -157,9 +155,11 @@ class Due:
             allowed, rest = await self._within_rate(rate, connection, len(chosen))
             chosen = chosen[:allowed]
         outcomes = await asyncio.gather(*(self._claim(delivery) for delivery in chosen))
-        for delivery, ours in zip(chosen, outcomes, strict=True):
-            if ours:
-                await self._hold(lane, delivery)
+        held = [
+            await self._hold(lane, delivery)
+            for delivery, ours in zip(chosen, outcomes, strict=True)
+            if ours
+        ]
         self._worker.pump(lane)
         if rate is not None:
             for _ in range(outcomes.count(False) + len(lane.waiting)):
@@ -169,18 +169,21 @@ class Due:
                 self._lanes.block(lane, rest)
         if not all(outcomes):
             await asyncio.sleep(0.01)  # the index may take a moment to forget them
-        return len(chosen)
+        return len(chosen) - held.count(False)
 
-    async def _hold(self, lane: Lane, delivery: Delivery) -> None:
-        """Have a delivery that is ours wait in memory."""
+    async def _hold(self, lane: Lane, delivery: Delivery) -> bool:
+        """Have a delivery that is ours wait in memory; False if there is no room for it."""
         parcel = await self._parcel(delivery)
         if parcel is None:
             await self._drop(delivery)
-        elif self._tools.memory.take(parcel):
-            self._worker.parcels.setdefault(delivery.event_id, parcel)
-            lane.waiting.append(Held(delivery, parcel, stored=True))
-        else:
-            await self._worker.outcomes.settle(Held(delivery, parcel, stored=True), Outcome(None))
+            return True
+        held = Held(delivery, parcel, lane, stored=True)
+        if not self._tools.memory.take(parcel):
+            await self._worker.outcomes.settle(held, Outcome(None))
+            return False
+        self._worker.parcels.setdefault(delivery.event_id, parcel)
+        lane.waiting.append(held)
+        return True
 
     async def _parcel(self, delivery: Delivery) -> Parcel | None:
         held = self._worker.parcels.get(delivery.event_id)
@@ -231,6 +234,7 @@ class Due:
     async def _cancel(self, connection_id: str, look: Look) -> None:
         """End the deliveries of a connection that is gone."""
         query = Delivery.query(connection_id, index="GSI2")
+        lane = Lane(connection_id)
         gone = Outcome(Reply(error="the connection was deleted"), last=True)
         while (found := await self._first(query, _PAGE)) and not look.stopping:
             for delivery in found:
@@ -240,7 +244,8 @@ class Due:
                 if parcel is None:
                     await self._drop(delivery)
                 else:
-                    await self._worker.outcomes.settle(Held(delivery, parcel, stored=True), gone)
+                    held = Held(delivery, parcel, lane, stored=True)
+                    await self._worker.outcomes.settle(held, gone)
             await asyncio.sleep(0.01)  # the index may take a moment to forget them
 
     async def _first(self, query: Query[I], limit: int) -> list[I]:

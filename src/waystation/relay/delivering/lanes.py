@@ -52,15 +52,15 @@ class Lane:
         "waiting",
     )
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection_id = connection.connection_id
-        self.user_id = connection.user_id
-        self.concurrency = connection.concurrency
+    def __init__(self, connection_id: str, user_id: str = "", failures: int = 0) -> None:
+        self.connection_id = connection_id
+        self.user_id = user_id
+        self.concurrency = 1
         self.running = 0
         self.waiting: deque[Held] = deque()
         self.backlog = False
-        self.failures = connection.failure_streak
-        self.tainted = bool(connection.failure_streak)
+        self.failures = failures
+        self.tainted = bool(failures)
         self.blocked_until = 0.0
         self.freed = asyncio.Event()
 
@@ -91,13 +91,18 @@ class Lanes:
         if lane is None:
             if len(self._lanes) > _MOST_IDLE:
                 self._forget_idle()
-            lane = self._lanes[connection.connection_id] = Lane(connection)
+            lane = Lane(connection.connection_id, connection.user_id, connection.failure_streak)
+            self._lanes[connection.connection_id] = lane
         lane.concurrency = connection.concurrency
         return lane
 
     def get(self, connection_id: str) -> Lane | None:
         """The lane of a connection that we work for."""
         return self._lanes.get(connection_id)
+
+    def known(self, lane: Lane) -> Lane:
+        """A lane that may have been forgotten meanwhile, because nothing was in it."""
+        return self._lanes.setdefault(lane.connection_id, lane)
 
     def all(self) -> list[Lane]:
         return list(self._lanes.values())
@@ -147,17 +152,20 @@ class Lanes:
         free = self.most - self.running
         return free > 0 and self._by_account[user_id] < free
 
-    def release(self, lane: Lane) -> Lane | None:
-        """Give a place back; a lane that has found none before, and may now."""
+    def starved(self) -> list[Lane]:
+        """Those that have found no place. They are to try again."""
+        found = list(self._starved.values())
+        self._starved.clear()
+        return found
+
+    def release(self, lane: Lane) -> None:
+        """Give a place back."""
         lane.running -= 1
         self.running -= 1
         self._by_account[lane.user_id] -= 1
         if not self._by_account[lane.user_id]:
             del self._by_account[lane.user_id]
         lane.freed.set()
-        if not self._starved:
-            return None
-        return self._starved.pop(next(iter(self._starved)))
 
     def succeeded(self, lane: Lane) -> None:
         if lane.broken:  # what was asked for by others still holds
@@ -174,6 +182,7 @@ class Lanes:
         if lane.broken:
             pause = _FIRST_PAUSE * 2 ** min(10, lane.failures - BREAK_AFTER)
             lane.blocked_until = self._clock() + min(_LONGEST_PAUSE, pause)
+            lane.backlog = True
 
     def throttle(self, lane: Lane, seconds: float) -> None:
         """The endpoint has asked for a pause, or cannot be reached behind its proxy: everything

@@ -94,12 +94,13 @@ class _Result:
 class Settlement:
     """What is written of one event in one step. More may join until it is its turn."""
 
-    def __init__(self, parcel: Parcel, now_ms: int) -> None:
+    def __init__(self, parcel: Parcel, token: str, now_ms: int) -> None:
         self.parcel = parcel
         self.results: list[_Result] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._claim = parcel.event.claim
+        self._token = token
         self._now = now_ms
+        self._uncounted = False
         self._after = parcel.event
         self._about: list[_Result] = []
 
@@ -107,6 +108,7 @@ class Settlement:
         parcel = self.parcel
         if parcel.joining is self:
             parcel.joining = None
+        self._after = parcel.event
         self._about = [result for result in self.results if not result.lost]
         if not self._about:
             return [], []
@@ -123,9 +125,10 @@ class Settlement:
             if result.tried:
                 sequence += 1
                 actions.append(Put(_attempt(result, after, sequence)))
-        if len(self._about) == 1:
-            return actions, list(self._about[0].tallies)
-        return actions, [tally for result in self._about for tally in result.tallies]
+        tallies = [tally for result in self._about for tally in result.tallies]
+        if self._uncounted:
+            tallies = [tally for tally in tallies if tally.key.spec.item is not Connection]
+        return actions, tallies
 
     def written(self) -> None:
         parcel = self.parcel
@@ -135,24 +138,34 @@ class Settlement:
             result.held.delivery = result.after
 
     def refused(self, reasons: Sequence[CancellationReason | None]) -> None:
-        """Leave out what others have taken over."""
+        """Leave out what others have taken over, and counters of a connection that is gone."""
         rows = [result for result in self._about if result.needs_row]
         for result, reason in zip(rows, reasons[1 : 1 + len(rows)], strict=True):
             if reason is not None:
                 result.lost = True
+        written = 1 + len(rows) + sum(result.tried for result in self._about)
+        self._uncounted = self._uncounted or any(reasons[written:])
 
-    def follow(self, event: Event | None) -> None:
-        """Go on from what the event has become."""
+    def follow(self, event: Event | None) -> bool:
+        """Go on from what the event has become; whether it is just what we were about to write: the
+        answer to an earlier try was lost."""
+        after = self._after
+        if event is not None and self._about and event == after != self.parcel.event:
+            self.written()
+            return True
         if event is not None:
             self.parcel.event = event
         for result in self.results:
             # One that has expired is not brought back.
-            if event is None or (not result.held.stored and event.claim != self._claim):
+            if event is None or (not result.held.stored and event.claim != self._token):
                 result.lost = True
+        return False
 
 
 class Outcomes:
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, token: str) -> None:
+        """`token` is what this process claims events with."""
+        self._token = token
         self._store = tools.store
         self._batches = tools.batches
         self._timers = tools.timers
@@ -163,14 +176,17 @@ class Outcomes:
     async def settle(self, held: Held, outcome: Outcome) -> bool:
         """Write down what came of a delivery; whether it was still ours to write. Somebody may have
         had the request, so this does not give up before the claim runs out."""
-        result = await self._result(held, outcome)
         parcel = held.parcel
+        if not held.stored and parcel.event.claim != self._token:
+            log.warning("event %s was taken over", parcel.event.event_id)
+            return False
+        result = await self._result(held, outcome)
         joined = parcel.joining
         if joined is not None and len(joined.results) < self._most_joined:
             joined.results.append(result)
             await asyncio.shield(joined.done)
         else:
-            joined = parcel.joining = Settlement(parcel, self._now())
+            joined = parcel.joining = Settlement(parcel, self._token, self._now())
             joined.results.append(result)
             try:
                 await self._write(joined, held.until)
@@ -191,17 +207,21 @@ class Outcomes:
 
     async def _write(self, settlement: Settlement, until: int) -> None:
         event = settlement.parcel.event
-        for attempt in range(_TRIES):
+        refusals = failures = 0
+        while refusals < _TRIES:
             try:
                 await self._batches.write_together(event.user_id, settlement, event.size)
             except TransactionCancelled as error:
+                refusals += 1
                 settlement.refused(error.reasons)
-                settlement.follow(await self._store.get(key_of(event)))
+                if settlement.follow(await self._store.get(key_of(event))):
+                    return
             except (StoreError, Overloaded) as error:
+                failures += 1
                 log.warning("outcomes of %s are not written yet: %s", event.event_id, error)
                 if self._now() > until:
                     raise
-                await asyncio.sleep(backoff(attempt, first=0.05, longest=5.0))
+                await asyncio.sleep(backoff(failures, first=0.05, longest=5.0))
             else:
                 return
         raise StoreError(f"the outcomes of {event.event_id} could not be written")

@@ -17,6 +17,7 @@ from waystation.relay.rules.trail import TRAIL, extended
 from waystation.relay.states import webhook_of
 
 if TYPE_CHECKING:
+    from waystation.relay.delivering.lanes import Lane
     from waystation.relay.delivering.outcomes import Settlement
     from waystation.relay.keyring import Keyring
     from waystation.relay.rules.paths import Webhook
@@ -37,13 +38,15 @@ class Parcel:
     """An event, with what its deliveries share.
 
     `event` is as it is stored. `rowless` are those of its deliveries that have no row, and that the
-    event's own claim is for.
+    event's own claim is for. It is `abandoned` when nobody here has one of these any more: then its
+    claim runs out, and whoever comes begins anew.
     """
 
     __slots__ = (
         "_headers",
         "_keyring",
         "_webhook",
+        "abandoned",
         "bytes",
         "count",
         "event",
@@ -57,6 +60,7 @@ class Parcel:
         self.joining: Settlement | None = None
         self.bytes = 0
         self.count = 0
+        self.abandoned = False
         self._keyring = keyring
         self._webhook = webhook
         self._headers: dict[str, str] | None = None
@@ -83,11 +87,12 @@ class Parcel:
 class Held:
     """A delivery in memory. One that is `stored` has a row, and a claim of its own there."""
 
-    __slots__ = ("delivery", "parcel", "stored")
+    __slots__ = ("delivery", "lane", "parcel", "stored")
 
-    def __init__(self, delivery: Delivery, parcel: Parcel, *, stored: bool) -> None:
+    def __init__(self, delivery: Delivery, parcel: Parcel, lane: Lane, *, stored: bool) -> None:
         self.delivery = delivery
         self.parcel = parcel
+        self.lane = lane
         self.stored = stored
 
     @property
@@ -110,7 +115,9 @@ class Memory:
         self._freed: asyncio.Future[None] | None = None
 
     def has_room(self, account: str) -> bool:
-        return self._counts[account] < self.most - self.count
+        if self._counts[account] >= self.most - self.count:
+            return False
+        return self._sizes[account] < self.most_bytes - self.bytes
 
     async def calm(self, account: str) -> None:
         """Wait a moment if an account has much in memory: it may be that events come faster than

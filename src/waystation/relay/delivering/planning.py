@@ -113,8 +113,9 @@ class Planning:
             return None
         parcel = Parcel(event, self._tools.keyring)
         before = msgspec.structs.replace(event)
-        missing = await self._missing(event, connections)
+        missing, gone = await self._missing(event, connections)
         plan = self._plan(parcel, missing, await self._decisions(parcel, missing))
+        self._end(plan, gone)
         event.processed_at = event.processed_at or now
         if not plan.held:
             event.todo = event.claim = event.due_at = None
@@ -136,18 +137,18 @@ class Planning:
 
     async def _missing(
         self, event: Event, connections: Sequence[Connection]
-    ) -> Sequence[Connection]:
-        """The connections that an event has neither reached nor has a delivery in the table for."""
+    ) -> tuple[Sequence[Connection], list[str]]:
+        """The connections that an event has neither reached nor has a row for, and the ids of those
+        among them that are no more."""
         outcomes = outcomes_of(event)
         if not outcomes:
-            return connections
-        pending = [c for c in connections if outcomes.get(c.connection_id) == "pending"]
-        keys = [
-            Delivery.key(event.event_id, delivery_id(event.event_id, c.connection_id, None))
-            for c in pending
-        ]
+            return connections, []
+        pending = [id_ for id_, status in outcomes.items() if status == "pending"]
+        keys = [Delivery.key(event.event_id, delivery_id(event.event_id, p, None)) for p in pending]
         rows = await self._store.batch_get(keys)
-        return [c for c, row in zip(pending, rows, strict=True) if row is None]
+        left = {id_ for id_, row in zip(pending, rows, strict=True) if row is None}
+        known = {connection.connection_id for connection in connections}
+        return [c for c in connections if c.connection_id in left], sorted(left - known)
 
     # A replay
 
@@ -200,12 +201,13 @@ class Planning:
                 _follow(outcomes, connection.connection_id, status)
                 if status == "filtered" and error is None and not replaying:
                     continue  # which the event itself says
-                delivery = self._delivery(event, connection, replay_id)
+                delivery = self._delivery(event, connection.connection_id, replay_id)
                 delivery.status, delivery.error = status, error
                 if status != "pending":
                     plan.rows.append(delivery)
                 elif not replaying and self._lanes.takes(connection) and self._memory.take(parcel):
-                    plan.held.append(Held(delivery, parcel, stored=False))
+                    lane = self._lanes.of(connection)
+                    plan.held.append(Held(delivery, parcel, lane, stored=False))
                     parcel.rowless.add(delivery.delivery_id)
                 else:
                     delivery.lane, delivery.due_at = connection.connection_id, delivery.created_at
@@ -225,12 +227,25 @@ class Planning:
             self.claim(event)
         return plan
 
-    def _delivery(self, event: Event, connection: Connection, replay_id: str | None) -> Delivery:
+    def _end(self, plan: Plan, gone: Sequence[str]) -> None:
+        """End the deliveries to connections that are no more."""
+        event, outcomes = plan.event, outcomes_of(plan.event)
+        foreign = set_by_others(event)
+        for connection_id in gone:
+            _follow(outcomes, connection_id, "failed")
+            delivery = self._delivery(event, connection_id, None)
+            delivery.status, delivery.error = "failed", "the connection was deleted"
+            plan.rows.append(delivery)
+        event.outcomes = encode_outcomes(outcomes)
+        if not foreign:
+            event.status = event_status(outcomes)
+
+    def _delivery(self, event: Event, connection_id: str, replay_id: str | None) -> Delivery:
         now = self._tools.now()
         return Delivery(
             event_id=event.event_id,
-            delivery_id=delivery_id(event.event_id, connection.connection_id, replay_id),
-            connection_id=connection.connection_id,
+            delivery_id=delivery_id(event.event_id, connection_id, replay_id),
+            connection_id=connection_id,
             source_id=event.source_id,
             user_id=event.user_id,
             received_at=event.received_at,

@@ -38,6 +38,7 @@ class _Renewal:
 
     def build(self) -> tuple[list[Action], list[Tally]]:
         before = self._parcel.event
+        self._after = before
         if before.claim is None or not self._parcel.rowless:
             return [], []
         self._after = msgspec.structs.replace(
@@ -60,7 +61,10 @@ class Renewals:
         work = [
             self._event(parcel, until)
             for parcel in self._worker.parcels.values()
-            if parcel.rowless and (parcel.event.due_at or 0) < soon
+            if parcel.rowless
+            and not parcel.abandoned
+            and parcel.event.claim == self._worker.planning.token
+            and (parcel.event.due_at or 0) < soon
         ]
         work += [
             self._row(held, until)

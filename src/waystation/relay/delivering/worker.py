@@ -68,7 +68,7 @@ class Worker:
         self._billed = billed
         self._attempts = Attempts(tools)
         self.planning = Planning(tools)
-        self.outcomes = Outcomes(tools)
+        self.outcomes = Outcomes(tools, self.planning.token)
         self.due = Due(tools, self)
         self.renewals = Renewals(tools, self)
         self.timed = TimedWork(tools.timers, self.due.work, stopping)
@@ -123,10 +123,11 @@ class Worker:
         if plan.held:
             self.parcels[plan.event.event_id] = plan.parcel
         for held in plan.held:
-            lane = self._lanes.get(held.delivery.connection_id)
-            assert lane is not None
+            lane = held.lane = self._lanes.known(held.lane)
             lane.waiting.append(held)
             self.pump(lane)
+            if lane.blocked_until > self._store.clock():  # since it was planned
+                self.timed.spawn(self.put_back(lane))
         for delivery in plan.rows:
             if delivery.lane is not None and self._lanes.get(delivery.lane) is not None:
                 self.timed.kick(delivery.lane)
@@ -135,9 +136,17 @@ class Worker:
     async def handle(self, message: Message) -> None:
         """An event that another process has received, from the queue."""
         ref = message.decode(EventRef)
+        if self.is_at(ref.event_id):
+            return
         event = await self._store.get(Event.key(ref.source_id, ref.received_at, ref.event_id))
         if event is not None and event.todo is not None:
             await self.process(event)
+
+    def is_at(self, event_id: str) -> bool:
+        """Whether this process works on an event's deliveries."""
+        held = self.parcels.get(event_id)
+        at_it = held is not None and bool(held.rowless) and not held.abandoned
+        return at_it or event_id in self.processing
 
     async def process(self, event: Event) -> None:
         """Create an event's deliveries, as far as nobody has, and begin with them."""
@@ -164,13 +173,13 @@ class Worker:
             self.timed.spawn(self._attempt(lane, lane.waiting.popleft()))
 
     def _freed(self, lane: Lane) -> None:
-        """A place is free again: for the same lane, or for one that has found none."""
-        starved = self._lanes.release(lane)
-        for each in (lane, starved):
-            if each is not None:
-                self.pump(each)
-                if each.backlog and not each.waiting:
-                    self.timed.kick(each.connection_id)
+        """A place is free again: for those that have found none, and then for the same lane."""
+        self._lanes.release(lane)
+        others = [each for each in self._lanes.starved() if each is not lane]
+        for each in (*others, lane):
+            self.pump(each)
+            if each.backlog and not each.waiting:
+                self.timed.kick(each.connection_id)
 
     # Attempts
 
@@ -196,7 +205,7 @@ class Worker:
             return Outcome(Reply(error="the connection was deleted"), last=True)
         if connection.status != "active":
             return Outcome(None)
-        until = held.until - connection.timeout_seconds * 1000
+        until = held.until - connection.seconds * 1000
         number = delivery.attempts + 1
         try:
             outcome = await self._attempts.send(
@@ -246,6 +255,8 @@ class Worker:
     def let_go(self, held: Held) -> None:
         """A delivery is no longer in memory."""
         parcel = held.parcel
+        if held.delivery.delivery_id in parcel.rowless:
+            parcel.abandoned = True
         self._tools.memory.give(parcel)
         if not parcel.count and self.parcels.get(parcel.event.event_id) is parcel:
             del self.parcels[parcel.event.event_id]

@@ -118,7 +118,7 @@ class RowWrites:
             failures.append(None)
             if write.kind == "update":
                 new = write.outcome(found.item)
-                make = layout.state_row if _is_state_only(layout, write) else layout.row
+                make = layout.state_row if _is_state_only(layout, write, found) else layout.row
                 row = None if new is None else make(write.key, new)
             steps.append((layout, write, found, row))
         if any(failures):
@@ -137,7 +137,7 @@ class RowWrites:
             if row is None or layout.table.stream is True:
                 self._replace(connection, layout, write, found, row, now)
             else:
-                kind = states if _is_state_only(layout, write) else rows
+                kind = states if _is_state_only(layout, write, found) else rows
                 kind.setdefault(layout.table.name, []).append(row)
         for name, together in rows.items():
             self._layouts[name].put_all(connection, together)
@@ -164,7 +164,7 @@ class RowWrites:
         for write, row in pairs:
             table = write.key.spec.table
             if row is None or write.condition is not None or table.stream is True:
-                whole = not _is_state_only(self._layouts[table.name], write)
+                whole = not _is_state_only(self._layouts[table.name], write, None)
                 wanted.setdefault((table.name, whole), []).append(write)
         return {
             id(write): found
@@ -221,9 +221,12 @@ class RowWrites:
             _record(connection, layout, found.body, body, now, by_ttl=False)
 
 
-def _is_state_only(layout: Layout, write: Write) -> bool:
-    """Whether an update has nothing to do with what is apart."""
-    return bool(layout.apart) and write.kind == "update" and write.avoids(layout.apart)
+def _is_state_only(layout: Layout, write: Write, found: Found | None) -> bool:
+    """Whether an update has nothing to do with what is apart. That of an expired item begins
+    anew."""
+    if not layout.apart or write.kind != "update" or not write.avoids(layout.apart):
+        return False
+    return found is None or found.item is not None
 
 
 def _found(layout: Layout, body: bytes | None, now: int) -> Found:
