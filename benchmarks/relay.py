@@ -1,4 +1,7 @@
-"""The relay: ingest against a bare echo, delivery from end to end, memory and lists as it grows."""
+"""The relay: receiving against a bare echo, memory and lists as it grows.
+
+Delivering is in saturation.md.
+"""
 
 from __future__ import annotations
 
@@ -154,29 +157,6 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
-async def delivery(server: Server, receiver: int) -> dict[str, Any]:
-    """From the sender's first byte to the endpoint's last, at several rates and fan-outs."""
-    notes = f"http://127.0.0.1:{receiver}/"
-    found: dict[str, Any] = {}
-    for fan_out in (1, 10):
-        source = server.source(*[f"{notes}{n}" for n in range(fan_out)])
-        await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)  # the first are slower
-        await drained(notes, 50 * fan_out)
-        for rate in (50, 200, 1000):
-            seconds = 10 if rate < 1000 else 5
-            begun = time.perf_counter()
-            taken = await open_loop(server.port, plain(f"/in/{source}", SIZE), rate, seconds)
-            took = await drained(notes, len(taken) * fan_out)
-            elapsed = time.perf_counter() - begun
-            found[f"{rate}/s to {fan_out}"] = {
-                **percentiles(took),
-                "refused": rate * seconds - len(taken),
-                "delivered": len(took),
-                "per second": round(len(took) / elapsed),
-            }
-    return found
-
-
 async def drained(notes: str, expected: int) -> list[float]:
     """The receiver's notes, once all deliveries have reached it or a minute has passed."""
     took: list[float] = []
@@ -246,7 +226,7 @@ async def growth(folder: Path) -> dict[str, Any]:
             cursor = server.call(base)["cursor"]
             found[f"list of {name}"] = listed(server, base)
             found[f"next page of {name}"] = listed(server, f"{base}&cursor={cursor}")
-        found["failed of a million"] = listed(
+        found[f"failed of {STORED:,}"] = listed(
             server, f"/v1/sources/{many}/events?limit=50&status=failed"
         )
         await closed_loop(server.port, plain(f"/in/{many}", SIZE), 32, 20_000)
@@ -272,36 +252,30 @@ def table(title: str, rows: dict[str, Any]) -> str:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as home:
-        folders = [Path(home) / name for name in ("ingest", "delivery", "growth", "asgi")]
+        folders = [Path(home) / name for name in ("ingest", "growth", "asgi")]
         for folder in folders:
             folder.mkdir()
         with (
             serving(folders[0]) as server,
-            serving(folders[3], "benchmarks.through_asgi") as asgi,
+            serving(folders[2], "benchmarks.through_asgi") as asgi,
             helper("echo") as echo,
         ):
             one = await ingest(server, asgi, echo)
         print(table("Ingest", one), flush=True)
-        with serving(folders[1]) as server, helper("receiver") as receiver:
-            two = await delivery(server, receiver)
-        print(table("Delivery", two), flush=True)
-        three = await growth(folders[2])
-        print(table("Growth", three), flush=True)
-    save_all(one, two, three)
+        two = await growth(folders[1])
+        print(table("Growth", two), flush=True)
+    save_all(one, two)
 
 
-def save_all(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]) -> None:
+def save_all(one: dict[str, Any], two: dict[str, Any]) -> None:
     parts = [
         "# The relay\n",
         __doc__ or "",
         "\nThe sender, the server and the receiver share one machine's cores.\n",
         table("Ingest: acknowledged events of 2 KB, against a bare ASGI echo on uvicorn", one),
-        table("Delivery: from sender to receiver, in milliseconds", two),
-        table("Growth: lists in milliseconds, memory in MB (anonymous)", three),
+        table("Growth: lists in milliseconds, memory in MB (anonymous)", two),
     ]
-    save(
-        "relay", "\n".join(parts), {"ingest": one, "delivery": two, "growth": three} | environment()
-    )
+    save("relay", "\n".join(parts), {"ingest": one, "growth": two} | environment())
 
 
 if __name__ == "__main__":

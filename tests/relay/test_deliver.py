@@ -19,6 +19,8 @@ from waystation.relay.tables import Attempt, Connection, Delivery, Event
 from waystation.store import exists, set_to
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.relay.hub import Hub
     from waystation.clock import ManualClock
 
@@ -506,3 +508,20 @@ async def test_an_expired_event_is_not_brought_back(hub: Hub, receiver: Receiver
     assert (await store.scan(Event, expired=True)).items == []
     assert (await store.scan(Attempt, expired=True)).items == []
     assert (await hub.call("GET", f"/v1/events/{answer.json['id']}")).status == 404
+
+
+async def test_what_another_process_changes_counts_within_two_seconds(
+    clock: ManualClock, receiver: Receiver, tmp_path: Path
+) -> None:
+    file = f"sqlite:///{tmp_path}/way.db"
+    async with hub_at(clock, store=file) as one, hub_at(clock, store=file) as other:
+        source = await one.source()
+        connection = await one.connect(source, f"{receiver.url}/old")
+        await one.sent(source)
+        await other.patch(connection, destination_url=f"{receiver.url}/new")
+        clock.advance(2)
+        await one.sent(source)
+        await other.patch(connection, status="paused")
+        clock.advance(2)
+        await one.sent(source)
+    assert [got.path for got in receiver.got] == ["/old", "/new"]
