@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slack_bolt.request import internals as bolt
 
@@ -151,8 +151,12 @@ bodies = st.builds(
 )
 
 
+THEIR_USER = {"type": "message", "user": {"team_id": "T9"}}
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(bodies, st.booleans())
+@example({"context_team_id": "T1", "event": THEIR_USER, "type": "event_callback"}, False)
 def test_bolt_reads_the_ids_that_were_checked(body: dict[str, Any], form: bool) -> None:
     text = urlencode({"payload": json.dumps(body)}) if form else json.dumps(body)
     content_type = FORM if form else JSON

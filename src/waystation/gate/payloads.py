@@ -228,13 +228,16 @@ def _teams(
     inside = [event.get("team"), _plain(event, "team_id")]
     if event.get("user_team") != enterprise:  # in an organisation it may be named instead
         inside.append(event.get("user_team"))
-    outside = [_plain(_authorization(given), "team_id"), _plain(given, "context_team_id")]
-    outside += [_plain(given, "team_id"), given.get("team")]
-    if any(place is not None for place in outside):
-        return _one_or_two([*outside, *inside])
+    named = [_plain(_authorization(given), "team_id"), _plain(given, "team_id"), given.get("team")]
+    context = _plain(given, "context_team_id")
     view, user = _object(event, "view"), _object(event, "user")
-    views = (_plain(view, "app_installed_team_id"), _plain(view, "team_id"))
-    return _same(*inside, *views, _plain(user, "team_id")), None
+    views = [_plain(view, "app_installed_team_id"), _plain(view, "team_id")]
+    if any(place is not None for place in named):
+        return _one_or_two([named[0], context, *named[1:], *inside])
+    inside += [*views, _plain(user, "team_id")]  # where others look then, whatever the context is
+    if context is not None:
+        return _one_or_two([context, *inside])
+    return _same(*inside), None
 
 
 def _one_or_two(places: list[Any]) -> tuple[str | None, str | None]:

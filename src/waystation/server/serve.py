@@ -68,8 +68,9 @@ async def serve(
             def stop() -> None:
                 nonlocal until, asked
                 if server.should_exit:
-                    # Asked twice; but one signal may come by two ways.
-                    server.force_exit = loop.time() - asked > _ONE_SIGNAL_SECONDS
+                    # Asked twice; but one signal may reach a child by two ways.
+                    again = parent is None or loop.time() - asked > _ONE_SIGNAL_SECONDS
+                    server.force_exit = server.force_exit or again
                     return
                 log.info("stopping: finishing what was begun")
                 asked = loop.time()
