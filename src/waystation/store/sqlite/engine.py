@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,15 +69,18 @@ class SqliteStore(Store):
         self.path = path
         self._layouts = {t.name: Layout(t, self.table_name(t)) for t in self.tables}
         connection = connect(path)
+        turns = None if path is None else Turns(path)
         try:
-            create_all(connection, list(self._layouts.values()))
+            with turns or nullcontext():
+                create_all(connection, list(self._layouts.values()))
         except BaseException:
             connection.close()
+            if turns is not None:
+                turns.close()
             raise
         self._rows = RowWrites(self._layouts)
         self.reader = connection if path is None else connect(path)
         self._schema: int | None = None
-        turns = None if path is None else Turns(path)
         self.writer = Writer(connection, self._check_schema, turns)
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
