@@ -111,6 +111,8 @@ async def open_loop(port: int, make: Make, rate: float, seconds: float) -> list[
 
     async def send(due: float) -> None:
         caller = idle.pop() if idle else await _connect(port)
+        if caller.transport.is_closing():  # it was of no use for too long
+            caller = await _connect(port)
         if await caller.call(make()):
             took.append((time.perf_counter() - due) * 1000)
         idle.append(caller)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.outbound.exchange import NoAnswer
+from waystation.outbound.exchange import Bounds, NoAnswer
 from waystation.outbound.pool import Pool
 from waystation.outbound.requests import Unusable, written
 
@@ -109,19 +109,10 @@ class Outbound:
         """
         begun = time.perf_counter()
         until = asyncio.get_running_loop().time() + seconds
+        bounds = Bounds(method == "HEAD", until, seconds, body_seconds, most, grow)
         try:
             place, request = written(method, url, headers, body)
-            answer = await self._answer(
-                place,
-                request,
-                again=method in _HARMLESS,
-                head_only=method == "HEAD",
-                until=until,
-                seconds=seconds,
-                body_seconds=body_seconds,
-                most=most,
-                grow=grow,
-            )
+            answer = await self._answer(place, request, bounds, again=method in _HARMLESS)
         except Unusable as error:
             return Reply(error=str(error), sent=False)
         except NoAnswer as error:
@@ -129,25 +120,23 @@ class Outbound:
         fields = Fields(answer.headers)
         return Reply(answer.status, bytes(answer.body), _since(begun), None, fields, answer.whole)
 
-    async def _answer(
-        self, place: Place, request: bytes, *, again: bool, until: float, **bounds: Any
-    ) -> Answer:
+    async def _answer(self, place: Place, request: bytes, bounds: Bounds, *, again: bool) -> Answer:
         """Ask on a connection that was kept, or on a new one. One that was kept may have been
         closed just now: what does no harm is then sent again."""
         exchange = self._pool.kept(place)
         if exchange is not None and again:
             try:
-                return await self._ask(exchange, request, until=until, **bounds)
+                return await self._ask(exchange, request, bounds)
             except NoAnswer as error:
                 if not error.closed:
                     raise
             exchange = None
         if exchange is None:
-            exchange = await self._pool.connected(place, until)
-        return await self._ask(exchange, request, until=until, **bounds)
+            exchange = await self._pool.connected(place, bounds.until)
+        return await self._ask(exchange, request, bounds)
 
-    async def _ask(self, exchange: Exchange, request: bytes, **bounds: Any) -> Answer:
-        answer = await exchange.ask(request, **bounds)
+    async def _ask(self, exchange: Exchange, request: bytes, bounds: Bounds) -> Answer:
+        answer = await exchange.ask(request, bounds)
         self._pool.give_back(exchange)
         return answer
 

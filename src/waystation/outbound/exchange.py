@@ -10,7 +10,7 @@ import asyncio
 import select
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 
@@ -39,6 +39,18 @@ class NoAnswer(Exception):
         self.sent = sent
         self.closed = closed
         """Whether the connection was closed before the first byte of an answer."""
+
+
+class Bounds(NamedTuple):
+    """What an answer may cost. `until` is the loop's time by which it must have begun, after so
+    many `seconds` in all."""
+
+    head_only: bool
+    until: float
+    seconds: float
+    body_seconds: float
+    most: int
+    grow: Grow | None
 
 
 class Answer:
@@ -123,25 +135,14 @@ class Exchange(asyncio.BufferedProtocol):
 
     # A request and its answer
 
-    async def ask(
-        self,
-        request: bytes,
-        *,
-        head_only: bool,
-        until: float,
-        seconds: float,
-        body_seconds: float,
-        most: int,
-        grow: Grow | None,
-    ) -> Answer:
-        """Send a request. `until` is the loop's time by which an answer must have begun, after so
-        many `seconds` in all."""
-        answer = self._answer = Answer(most, grow)
+    async def ask(self, request: bytes, bounds: Bounds) -> Answer:
+        """Send a request, and read its answer."""
+        answer = self._answer = Answer(bounds.most, bounds.grow)
         self._begun = self._ended = self._interim = self._keep = False
         self._fed = self._interims = 0
-        self._head_only, self._body_seconds = head_only, body_seconds
+        self._head_only, self._body_seconds = bounds.head_only, bounds.body_seconds
         done = self._done = self._loop.create_future()
-        self._timer = self._loop.call_at(until, self._late, seconds)
+        self._timer = self._loop.call_at(bounds.until, self._late, bounds.seconds)
         try:
             self.transport.write(request)
             await done

@@ -67,7 +67,7 @@ class Directory:
         self._known: Newest[str, Known] = Newest(most_kept)
         self._owned: Newest[str, None] = Newest(most_kept)
         self._adopted: Newest[str, float] = Newest(most_kept)
-        self._lists: Newest[str, tuple[float, list[Connection]]] = Newest(most_kept)
+        self._lists: Newest[str, tuple[float, dict[str, Connection]]] = Newest(most_kept)
 
     def install(self, source: Source, secrets: list[str]) -> None:
         """Know a source that is in no table, for good."""
@@ -112,20 +112,20 @@ class Directory:
 
     async def connections(self, source_id: str) -> list[Connection]:
         """Those of a source that are not deleted."""
+        return list((await self._listed(source_id)).values())
+
+    async def _listed(self, source_id: str) -> dict[str, Connection]:
         now = self._store.clock()
         listed = self._lists.get(source_id)
         if listed is not None and now - listed[0] < _FRESH_SECONDS:
             return listed[1]
-        found = await self.list_connections(source_id)
+        found = {c.connection_id: c for c in await self.list_connections(source_id)}
         self._lists[source_id] = (now, found)
         return found
 
     async def connection(self, source_id: str, connection_id: str) -> Connection | None:
         """One of them, as up to date as the others; None if it is deleted."""
-        for connection in await self.connections(source_id):
-            if connection.connection_id == connection_id:
-                return connection
-        return None
+        return (await self._listed(source_id)).get(connection_id)
 
     async def leads_anywhere(self, source_id: str) -> bool:
         """Whether somebody may want a source's events."""
