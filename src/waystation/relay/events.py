@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from waystation.errors import NotFound
 from waystation.ids import is_id
-from waystation.relay.states import delivery_id, delivery_of, outcomes_of
+from waystation.relay.states import delivery_of, new_delivery, outcomes_of
 from waystation.relay.tables import Attempt, Delivery, DeliveryStatus, Event, EventStatus
 from waystation.store import key_of, partition
 
@@ -86,18 +86,9 @@ def _rowless(event: Event, deliveries: list[Delivery], attempts: list[Attempt]) 
 
 def _untried(event: Event, connection_id: str, status: DeliveryStatus) -> Delivery:
     at = event.processed_at or event.received_at
-    return Delivery(
-        event_id=event.event_id,
-        delivery_id=delivery_id(event.event_id, connection_id, None),
-        connection_id=connection_id,
-        source_id=event.source_id,
-        user_id=event.user_id,
-        received_at=event.received_at,
-        status=status,
-        created_at=at,
-        updated_at=at,
-        expires_at=event.expires_at,
-    )
+    delivery = new_delivery(event, connection_id, None, at)
+    delivery.status = status
+    return delivery
 
 
 async def find_event(store: Store, user_id: str, event_id: str) -> Event | None:

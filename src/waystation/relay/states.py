@@ -83,23 +83,31 @@ def _unchanged(revision: int, status: str) -> Condition:
     return same & (attr("status") == status)
 
 
-def delivery_of(attempt: Attempt, event: Event) -> Delivery:
-    """A delivery that ended with its first attempt, as its row would be."""
+def new_delivery(event: Event, connection_id: str, replay_id: str | None, at: int) -> Delivery:
+    """An event on its way to a connection, before anything has come of it."""
     return Delivery(
         event_id=event.event_id,
-        delivery_id=attempt.delivery_id or "",
-        connection_id=attempt.connection_id,
+        delivery_id=delivery_id(event.event_id, connection_id, replay_id),
+        connection_id=connection_id,
         source_id=event.source_id,
         user_id=event.user_id,
         received_at=event.received_at,
-        replay_id=attempt.replay_id,
-        status=attempt.delivery_status or "failed",
-        attempts=attempt.attempt_number,
-        error=attempt.error,
-        created_at=attempt.delivery_created_at or attempt.attempted_at,
-        updated_at=attempt.attempted_at,
+        replay_id=replay_id,
+        created_at=at,
+        updated_at=at,
         expires_at=event.expires_at,
     )
+
+
+def delivery_of(attempt: Attempt, event: Event) -> Delivery:
+    """A delivery that ended with its first attempt, as its row would be."""
+    created = attempt.delivery_created_at or attempt.attempted_at
+    delivery = new_delivery(event, attempt.connection_id, attempt.replay_id, created)
+    delivery.delivery_id = attempt.delivery_id or delivery.delivery_id
+    delivery.status = attempt.delivery_status or "failed"
+    delivery.attempts, delivery.error = attempt.attempt_number, attempt.error
+    delivery.updated_at = attempt.attempted_at
+    return delivery
 
 
 def delivery_id(event_id: str, connection_id: str, replay_id: str | None) -> str:

@@ -20,6 +20,7 @@ from waystation.relay.states import (
     delivery_id,
     encode_outcomes,
     event_status,
+    new_delivery,
     next_status,
     outcomes_of,
     set_by_others,
@@ -196,12 +197,13 @@ class Planning:
         foreign = set_by_others(event) and not replaying  # a replay begins anew
         outcomes = outcomes_of(event)
         waiting: list[Connection] = []
+        now = self._tools.now()
         try:
             for connection, (status, error) in zip(connections, decisions, strict=True):
                 _follow(outcomes, connection.connection_id, status)
                 if status == "filtered" and error is None and not replaying:
                     continue  # which the event itself says
-                delivery = self._delivery(event, connection.connection_id, replay_id)
+                delivery = new_delivery(event, connection.connection_id, replay_id, now)
                 delivery.status, delivery.error = status, error
                 if status != "pending":
                     plan.rows.append(delivery)
@@ -233,27 +235,12 @@ class Planning:
         foreign = set_by_others(event)
         for connection_id in gone:
             _follow(outcomes, connection_id, "failed")
-            delivery = self._delivery(event, connection_id, None)
+            delivery = new_delivery(event, connection_id, None, self._tools.now())
             delivery.status, delivery.error = "failed", "the connection was deleted"
             plan.rows.append(delivery)
         event.outcomes = encode_outcomes(outcomes)
         if not foreign:
             event.status = event_status(outcomes)
-
-    def _delivery(self, event: Event, connection_id: str, replay_id: str | None) -> Delivery:
-        now = self._tools.now()
-        return Delivery(
-            event_id=event.event_id,
-            delivery_id=delivery_id(event.event_id, connection_id, replay_id),
-            connection_id=connection_id,
-            source_id=event.source_id,
-            user_id=event.user_id,
-            received_at=event.received_at,
-            replay_id=replay_id,
-            created_at=now,
-            updated_at=now,
-            expires_at=event.expires_at,
-        )
 
     async def _write(self, before: Event, plan: Plan, costs: Sequence[Tally] = ()) -> bool:
         """Write rows, and what they make of the event; False when it has changed."""
