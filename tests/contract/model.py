@@ -12,7 +12,11 @@ things = Table(
     "things",
     pk="PK",
     sk="SK",
-    indexes=[Index("GSI1", pk="GSI1PK", sk="GSI1SK"), Index("GSI2", pk="GSI2PK")],
+    indexes=[
+        Index("GSI1", pk="GSI1PK", sk="GSI1SK"),
+        Index("GSI2", pk="GSI2PK", project="keys"),
+        Index("GSI3", pk="GSI3PK", sk="GSI3SK", project=["a"]),
+    ],
     ttl="expiresAt",
     stream=True,
 )
@@ -23,7 +27,11 @@ class Thing(
     table=things,
     pk="OWNER#{owner}",
     sk="THING#{thing_id}",
-    indexes={"GSI1": ("COLOUR#{colour}", "WEIGHT#{weight:05d}"), "GSI2": "LABEL#{label}"},
+    indexes={
+        "GSI1": ("COLOUR#{colour}", "WEIGHT#{weight:05d}"),
+        "GSI2": "LABEL#{label}",
+        "GSI3": ("COLOUR#{colour}", "WEIGHT#{weight:05d}"),
+    },
     rename="camel",
 ):
     owner: str
@@ -141,6 +149,12 @@ class Parcel(Item, table=parcels, pk="PARCEL#{name}", rename="camel"):
     text: str | None = None
     state: str = ""
     expires_at: int | None = None
+
+
+class Formal(Item, table=parcels, pk="FORMAL#{name}", nulls=("reply",)):
+    name: str
+    text: str | None = None
+    reply: str | None = None
 
 
 TABLES = [things, counters, readings, digests, visits, orders, parcels]

@@ -193,7 +193,16 @@ steps = st.one_of(
     st.tuples(st.just("delete"), keys, maybe, st.sampled_from([None, "old"])),
     st.tuples(st.just("get"), keys, st.booleans()),
     st.tuples(st.just("query"), owners, st.booleans(), st.sampled_from([None, 1, 2]), maybe),
-    st.tuples(st.just("index"), st.sampled_from(["red", "blue"]), st.booleans(), maybe),
+    st.tuples(
+        st.just("index"),
+        st.sampled_from(["GSI1", "GSI3"]),
+        st.sampled_from(["red", "blue"]),
+        st.one_of(st.none(), st.tuples(st.integers(0, 2), st.integers(0, 2))),
+        st.booleans(),
+        st.sampled_from([None, 1, 2]),
+        maybe,
+    ),
+    st.tuples(st.just("label"), st.sampled_from([None, 1, 2]), maybe),
     st.tuples(st.just("count"), owners, maybe),
     st.tuples(st.just("transact"), st.lists(actions(), min_size=1, max_size=3)),
     st.tuples(st.just("advance"), st.integers(1, 2)),
@@ -240,19 +249,35 @@ async def _perform(store: Store, step: Step, now: int) -> Any:
             return await store.delete(Thing.key(*key), when=condition, returning=returning)
         case ("get", key, expired):
             return await store.get(Thing.key(*key), expired=expired)
-        case ("query", owner, reverse, limit, condition):
-            return await _all_pages(store, Thing.query(owner), reverse, limit, condition)
-        case ("index", colour, reverse, condition):
-            found = await _all_pages(
-                store, Thing.query(colour, index="GSI1"), reverse, None, condition
-            )
-            # Items with equal index keys come in an order of the engine's choosing.
-            return sorted(found[0], key=lambda t: (t.weight, t.owner, t.thing_id))
-        case ("count", owner, condition):
-            return await store.count(Thing.query(owner), where=condition)
         case ("transact", built):
             return await store.transact(*(action(now) for action in built))
+    return await _look(store, step)
+
+
+async def _look(store: Store, step: Step) -> Any:
+    match step:
+        case ("query", owner, reverse, limit, condition):
+            return await _all_pages(store, Thing.query(owner), reverse, limit, condition)
+        case ("index", index, colour, bounds, reverse, limit, condition):
+            query = Thing.query(colour, index=index)
+            if bounds is not None:
+                query = query.between(*bounds)
+            found = await _flat(store, query, reverse, limit, condition)
+            weights = [thing.weight for thing in found]
+            assert weights == sorted(weights, reverse=reverse)
+            # Items with equal index keys come in an order of the engine's choosing.
+            return sorted(found, key=lambda t: (t.weight, t.owner, t.thing_id))
+        case ("label", limit, condition):
+            query = Thing.query("x", index="GSI2")
+            found = await _flat(store, query, False, limit, condition)
+            return sorted(found, key=lambda t: (t.owner, t.thing_id))
+        case ("count", owner, condition):
+            return await store.count(Thing.query(owner), where=condition)
     raise AssertionError(step)
+
+
+async def _flat(store: Store, *asked: Any) -> list[Any]:
+    return [item for page in await _all_pages(store, *asked) for item in page]
 
 
 async def _all_pages(

@@ -218,7 +218,7 @@ def test_a_padded_number_must_be_a_number_that_fits(part: Any) -> None:
 
 def test_a_ttl_attribute_cannot_be_a_key() -> None:
     with pytest.raises(DeclarationError, match="TTL"):
-        table(ttl="expires", indexes=[Index("G", pk=KeyAttribute("expires", "N"))])
+        table(ttl="expires", indexes=[Index("GSI", pk=KeyAttribute("expires", "N"))])
 
 
 @pytest.mark.parametrize("parts", [("a", -1), ("a", True), ("a", 1.5), (0,), ("a", "")])
@@ -279,3 +279,34 @@ async def test_a_struct_may_hold_itself() -> None:
     async with await open_store("sqlite://:memory:", [declared]) as store:
         await store.put(tree)
         assert await store.get(key_of(tree)) == tree
+
+
+@pytest.mark.parametrize("name", ["", "ab", "a b c", "é-table", "a/b/c", "x" * 256])
+def test_names_that_dynamodb_refuses_are_refused(name: str) -> None:
+    with pytest.raises(DeclarationError, match="cannot be the name of a table"):
+        Table(name, pk="pk")
+    with pytest.raises(DeclarationError, match="cannot be the name of an index"):
+        Index(name, pk="pk")
+
+
+@pytest.mark.parametrize("name", ["", "k" * 256])
+def test_keys_that_dynamodb_refuses_are_refused(name: str) -> None:
+    with pytest.raises(DeclarationError, match="1 to 255 characters"):
+        Table("abc", pk=name)
+
+
+async def test_an_environment_counts_towards_a_name() -> None:
+    with pytest.raises(DeclarationError, match="cannot be the name of a table"):
+        await open_store("sqlite://:memory:", [Table("x" * 250, pk="pk")], env="production")
+
+
+def test_a_projection_is_one_of_three_kinds() -> None:
+    with pytest.raises(DeclarationError, match="all, keys or a list"):
+        Index("GSI", pk="pk", project="some")
+
+
+def test_a_key_cannot_be_null() -> None:
+    with pytest.raises(DeclarationError, match="cannot be NULL"):
+
+        class Nothing(Item, table=table(), pk="{name}", nulls=("name",)):
+            name: str | None

@@ -9,7 +9,17 @@ import msgspec
 
 from waystation.errors import InvalidRequest
 from waystation.store import evaluate
-from waystation.store.expressions import Condition, Constant, Path, absent, attr, roots
+from waystation.store.compile import Expressions
+from waystation.store.expressions import (
+    SURELY_SHORT,
+    Condition,
+    Constant,
+    Path,
+    absent,
+    attr,
+    check_length,
+    roots,
+)
 from waystation.store.spec import check_index_keys
 from waystation.store.updates import (
     Add,
@@ -215,7 +225,8 @@ def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
     ):
         if new != was and field in spec.names:
             changed.add(field)
-            changes.append(_changed(spec.names[field], new))
+            stays = field in spec.nulls
+            changes.append(_changed(spec.names[field], new, stays=stays))
     for templates in spec.indexes:
         if changed.isdisjoint(templates.fields):
             continue
@@ -225,8 +236,10 @@ def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
     return Write("update", key, resolved(when, spec), changes=tuple(changes))
 
 
-def _changed(name: str, value: object) -> Edit:
-    return Remove(_top(name)) if value is None else Assign(_top(name), Constant(value))
+def _changed(name: str, value: object, *, stays: bool = False) -> Edit:
+    """`stays` says that no value is stored as NULL."""
+    gone = value is None and not stays
+    return Remove(_top(name)) if gone else Assign(_top(name), Constant(value))
 
 
 @lru_cache(maxsize=4096)
@@ -266,6 +279,8 @@ def _resolve_changes(
                 taken.add(change.path.parts[0])
                 resolved.append(change)
     check_overlaps(resolved)
+    if len(resolved) > SURELY_SHORT:
+        check_length(Expressions().update(resolved))
     return tuple(resolved)
 
 

@@ -17,7 +17,7 @@ from waystation.store.actions import Action, Delete, Update, Write, prepare, pre
 from waystation.store.expressions import roots
 from waystation.store.items import Item
 from waystation.store.queries import Page, Query, encode_cursor
-from waystation.store.tables import scoped_name
+from waystation.store.tables import check_name, scoped_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -64,6 +64,8 @@ class Store(ABC):
         self.env = env
         self.clock = clock
         self._scoped = {table.name: scoped_name(table, env, names) for table in tables}
+        for name in self._scoped.values():
+            check_name(name, "a table")
 
     def table_name(self, table: Table) -> str:
         """The table's name in the database."""

@@ -28,6 +28,15 @@ Segment = str | int
 
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 MAX_OPTIONS = 100
+MAX_OPERATORS = 295
+"""Of an expression: DynamoDB takes 300, and those that hide expired items are beside them."""
+
+_MAX_FUNCTIONS = 50
+MAX_EXPRESSION = 4_000
+"""Characters of an expression as DynamoDB reads it. It takes 4,096, in which the same is said."""
+
+SURELY_SHORT = 60
+"""Operators, or changes of an update, that fit into this however they are written."""
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -193,16 +202,27 @@ class Condition:
     """A test of an item. Combine with `&`, `|` and `~`."""
 
     def resolve(self, spec: Spec) -> Condition:
+        """The same by attribute names; InvalidRequest where it makes no sense, or is too long."""
+        operators = _operators(self)
+        resolved = self._resolve(spec)
+        if operators > SURELY_SHORT:
+            # Imported here because that module is about these classes.
+            from waystation.store.compile import Expressions
+
+            check_length(Expressions().condition(resolved))
+        return resolved
+
+    def _resolve(self, spec: Spec) -> Condition:
         raise NotImplementedError
 
     def __and__(self, other: Condition) -> Condition:
-        return Every([self, other])
+        return Every([*(self.parts if isinstance(self, Every) else [self]), other])
 
     def __or__(self, other: Condition) -> Condition:
-        return Some([self, other])
+        return Some([*(self.parts if isinstance(self, Some) else [self]), other])
 
     def __invert__(self) -> Condition:
-        return Negation(self)
+        return self.part if isinstance(self, Negation) else Negation(self)
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a condition has no truth value of its own: combine with &, | and ~")
@@ -216,7 +236,7 @@ class Compare(Condition):
         self.left = left
         self.right = right
 
-    def resolve(self, spec: Spec) -> Condition:
+    def _resolve(self, spec: Spec) -> Condition:
         for side in (self.left, self.right):
             if isinstance(side, Constant):
                 _check_ordered(side, self.op)
@@ -244,7 +264,7 @@ class Between(Condition):
         self.low = low
         self.high = high
 
-    def resolve(self, spec: Spec) -> Condition:
+    def _resolve(self, spec: Spec) -> Condition:
         _check_ordered(self.low, "between")
         _check_ordered(self.high, "between")
         if type_of(self.low.value) != type_of(self.high.value) or self.low.value > self.high.value:
@@ -259,7 +279,7 @@ class In(Condition):
         self.subject = subject
         self.options = options
 
-    def resolve(self, spec: Spec) -> Condition:
+    def _resolve(self, spec: Spec) -> Condition:
         if not 0 < len(self.options) <= MAX_OPTIONS:
             raise InvalidRequest(f"is_in takes 1 to {MAX_OPTIONS} options")
         return In(self.subject.resolve(spec), self.options)
@@ -275,7 +295,7 @@ class Function(Condition):
         self.path = place
         self.argument = argument
 
-    def resolve(self, spec: Spec) -> Condition:
+    def _resolve(self, spec: Spec) -> Condition:
         if self.name == "begins_with":
             assert self.argument is not None
             if type_of(self.argument.value) not in ("S", "B"):
@@ -293,8 +313,8 @@ class Every(Condition):
     def __init__(self, parts: list[Condition]) -> None:
         self.parts = parts
 
-    def resolve(self, spec: Spec) -> Condition:
-        return Every([part.resolve(spec) for part in self.parts])
+    def _resolve(self, spec: Spec) -> Condition:
+        return Every([part._resolve(spec) for part in self.parts])
 
 
 class Some(Condition):
@@ -303,8 +323,8 @@ class Some(Condition):
     def __init__(self, parts: list[Condition]) -> None:
         self.parts = parts
 
-    def resolve(self, spec: Spec) -> Condition:
-        return Some([part.resolve(spec) for part in self.parts])
+    def _resolve(self, spec: Spec) -> Condition:
+        return Some([part._resolve(spec) for part in self.parts])
 
 
 class Negation(Condition):
@@ -313,8 +333,40 @@ class Negation(Condition):
     def __init__(self, part: Condition) -> None:
         self.part = part
 
-    def resolve(self, spec: Spec) -> Condition:
-        return Negation(self.part.resolve(spec))
+    def _resolve(self, spec: Spec) -> Condition:
+        return Negation(self.part._resolve(spec))
+
+
+def _operators(condition: Condition) -> int:
+    """How many operators a condition has, counted as DynamoDB counts them. It is looked through
+    without recursion, before anything that could go too deep does."""
+    count, waiting = 0, [condition]
+    while waiting:
+        part = waiting.pop()
+        match part:
+            case Every() | Some():
+                count += len(part.parts) - 1
+                waiting += part.parts
+            case Negation():
+                count += 1
+                waiting.append(part.part)
+            case Compare():
+                count += 1 + isinstance(part.left, Size) + isinstance(part.right, Size)
+            case Between() | In():
+                count += 1 + isinstance(part.subject, Size)
+            case _:
+                count += 1
+        if count > MAX_OPERATORS:
+            raise InvalidRequest(f"an expression has at most {MAX_OPERATORS} operators")
+    return count
+
+
+def check_length(expression: str) -> None:
+    if len(expression) > MAX_EXPRESSION:
+        raise InvalidRequest(
+            f"an expression has at most {MAX_EXPRESSION} characters as DynamoDB reads it; this one "
+            f"has {len(expression)}"
+        )
 
 
 def roots(condition: Condition) -> set[Segment]:
@@ -376,6 +428,28 @@ class IfAbsent(Operand):
 
     def resolve(self, spec: Spec) -> Operand:
         return IfAbsent(self.path.resolve(spec), self.default.resolve(spec))
+
+
+def check_operand(value: Operand) -> None:
+    """Refuse a right-hand side that DynamoDB would refuse: one calculation at most, around all the
+    rest, and not too many functions in each other. It is looked through without recursion."""
+    waiting: list[Operand] = [value]
+    functions = 0
+    while waiting:
+        part = waiting.pop()
+        match part:
+            case Calculation():
+                if part is not value:
+                    raise InvalidRequest("a calculation has two operands and is part of nothing")
+                waiting += [part.left, part.right]
+            case IfAbsent():
+                functions += 1
+                waiting.append(part.default)
+            case Joined():
+                functions += 1
+                waiting += [part.left, part.right]
+        if functions > _MAX_FUNCTIONS:
+            raise InvalidRequest(f"a value is made by at most {_MAX_FUNCTIONS} functions")
 
 
 def if_absent(place: str, default: object) -> IfAbsent:

@@ -37,11 +37,12 @@ class _ItemMeta(msgspec.StructMeta):
         key_only: tuple[str, ...] = (),
         version: str | None = None,
         mend: Mend | None = None,
+        nulls: tuple[str, ...] = (),
         **struct_options: Any,
     ) -> _ItemMeta:
         cls = super().__new__(mcls, name, bases, namespace, **struct_options)
         if table is not None and pk is not None:
-            spec = Spec(cls, table, pk, sk, indexes or {}, key_only, version, mend)  # type: ignore[arg-type]
+            spec = Spec(cls, table, pk, sk, indexes or {}, key_only, version, mend, nulls)  # type: ignore[arg-type]
             cls.spec = spec  # type: ignore[attr-defined]
             table.specs.append(spec)
         elif table is not None or pk is not None:
@@ -58,8 +59,9 @@ class Item(msgspec.Struct, metaclass=_ItemMeta, gc=False):
             source_id: str
             name: str
 
-    Fields that are None are not stored. `key_only` fields are stored nowhere but in the key.
-    `version` names an int field that makes every put conditional on nobody else having written
+    Fields that are None are not stored, but for those in `nulls`, which are stored as NULL: other
+    services may want to see that there is nothing. `key_only` fields are stored nowhere but in the
+    key. `version` names an int field that makes every put conditional on nobody else having written
     the item since it was read. `mend` makes sense of rows that other services have written.
     """
 

@@ -50,6 +50,7 @@ class Packing:
         types = [field.type for field in info.fields]
         config = spec.item.__struct_config__
         uniform = not (config.omit_defaults or config.tag or config.array_like or spec.key_only)
+        uniform = uniform and not spec.nulls
         numeric = any(key.type == "N" for key in spec.table.key_attributes())
         self._plain = uniform and not (numeric or spec.version) and all(map(_is_plain, types))
         self._count = len(types)

@@ -37,6 +37,24 @@ class SortRange(msgspec.Struct, frozen=True):
     low: KeyValue
     high: KeyValue | None = None
 
+    def holds(self, value: Any) -> bool:
+        """Whether a sort key lies in it."""
+        match self.op:
+            case "=":
+                return bool(value == self.low)
+            case "<":
+                return bool(value < self.low)
+            case "<=":
+                return bool(value <= self.low)
+            case ">":
+                return bool(value > self.low)
+            case ">=":
+                return bool(value >= self.low)
+            case "between":
+                return bool(self.low <= value <= self.high)
+            case "begins_with":
+                return bool(value.startswith(self.low))
+
 
 class Page(Generic[T_co]):
     """Some of a query's items, and where to go on. No cursor means that was all.
@@ -163,6 +181,21 @@ class Query(Generic[T_co]):
         if sort_range.op == "begins_with" and attribute.type == "N":
             raise InvalidRequest("begins_with does not work on numbers")
         return Query(self.specs, self.index, self.pk, self._template, self._parts, sort_range)
+
+    def start(self, cursor: str, *, reverse: bool) -> RawItem | None:
+        """The key that a cursor stands for, from which to go on; None when nothing can come after
+        it. InvalidCursor unless it belongs to this query."""
+        found = decode_cursor(self.table, self.index, cursor, self.pk)
+        if self.range is None or self.sk_attribute is None:
+            return found
+        at = found[self.sk_attribute.name]
+        if not self.range.holds(at):
+            raise InvalidCursor("the cursor belongs to another query", field="cursor")
+        last = self.range.low if reverse else self.range.high or self.range.low
+        ends = self.range.op in ((">=", "between") if reverse else ("<=", "between"))
+        if self.index is None and (self.range.op == "=" or (ends and at == last)):
+            return None  # which DynamoDB would refuse to look for
+        return found
 
 
 def _just_before(text: str) -> str:

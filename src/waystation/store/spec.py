@@ -117,8 +117,10 @@ class Spec:
         key_only: tuple[str, ...],
         version: str | None,
         mend: Mend | None = None,
+        nulls: tuple[str, ...] = (),
     ) -> None:
         self.item = item
+        self.nulls = frozenset(nulls)
         self._mend = mend
         self.table = table
         self.pk = Template(pk)
@@ -133,7 +135,9 @@ class Spec:
         """Field to attribute name, for the fields that are stored."""
         self.indexes = [self._index(name, key) for name, key in indexes.items()]
         self.ttl_field = next((f for f, n in self.names.items() if n == table.ttl), None)
-        self._attributes = [self.names.get(field) for field in item.__struct_fields__]
+        self._attributes = [
+            (self.names.get(field), field in self.nulls) for field in item.__struct_fields__
+        ]
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self.parts_of = _getter(self.key_fields)
         self._check()
@@ -155,8 +159,10 @@ class Spec:
         who = self.item.__name__
         known = set(self.item.__struct_fields__)
         used = set(self.key_fields).union(*(templates.fields for templates in self.indexes))
-        if missing := (used | self.key_only | ({self.version} - {None})) - known:
+        if missing := (used | self.key_only | self.nulls | ({self.version} - {None})) - known:
             raise DeclarationError(f"{who} has no field {min(map(str, missing))}")
+        if keyed := self.nulls & used:
+            raise DeclarationError(f"{who}: {min(keyed)} is part of a key and cannot be NULL")
         if len(set(self.key_fields)) != len(self.key_fields):
             raise DeclarationError(f"{who}: a field is in the key twice")
         if (self.sk is None) != (self.table.sk is None):
@@ -234,8 +240,10 @@ class Spec:
     def encode(self, key: Key[Any], item: Item) -> RawItem:
         """Everything that is stored for an item; refused unless it could be read back."""
         raw = self.extras(key, item)
-        for name, value in zip(self._attributes, msgspec.structs.astuple(item), strict=True):
-            if value is not None and name is not None:
+        for (name, stays), value in zip(
+            self._attributes, msgspec.structs.astuple(item), strict=True
+        ):
+            if name is not None and (value is not None or stays):
                 raw[name] = self._normalised(name, value)
         try:
             self.decode(raw, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from waystation.errors import DeclarationError
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 KeyType = Literal["S", "N", "B"]
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_LONGEST_ATTRIBUTE = 255
+
 
 class KeyAttribute:
     """The name and type of an attribute that is part of a key."""
@@ -20,6 +24,10 @@ class KeyAttribute:
     __slots__ = ("name", "type")
 
     def __init__(self, name: str, type: KeyType = "S") -> None:  # noqa: A002 - DynamoDB's word
+        if not 0 < len(name) <= _LONGEST_ATTRIBUTE:
+            raise DeclarationError(
+                f"a key attribute's name has 1 to {_LONGEST_ATTRIBUTE} characters"
+            )
         self.name = name
         self.type = type
 
@@ -34,16 +42,30 @@ class KeyAttribute:
 
 
 class Index:
-    """A global secondary index: sparse, all attributes projected."""
+    """A global secondary index, which has the items that have its keys.
 
-    __slots__ = ("name", "pk", "sk")
+    `project` says what of an item is written to the index again with every change: all of it, its
+    `"keys"`, or attributes by their names. On DynamoDB less is cheaper to write, and a query reads
+    the rest from the table; it finds the same whatever is projected, on every engine.
+    """
+
+    __slots__ = ("name", "pk", "project", "sk")
 
     def __init__(
-        self, name: str, *, pk: str | KeyAttribute, sk: str | KeyAttribute | None = None
+        self,
+        name: str,
+        *,
+        pk: str | KeyAttribute,
+        sk: str | KeyAttribute | None = None,
+        project: Literal["all", "keys"] | Sequence[str] = "all",
     ) -> None:
+        check_name(name, "an index")
         self.name = name
         self.pk = _key_attribute(pk)
         self.sk = None if sk is None else _key_attribute(sk)
+        if isinstance(project, str) and project not in ("all", "keys"):
+            raise DeclarationError(f"index {name}: project is all, keys or a list of attributes")
+        self.project = project
 
 
 class Table:
@@ -68,6 +90,7 @@ class Table:
         stream: bool | Literal["dynamodb"] = False,
         apart: Sequence[str] = (),
     ) -> None:
+        check_name(name, "a table")
         self.name = name
         self.apart = frozenset(apart)
         self.pk = _key_attribute(pk)
@@ -99,6 +122,14 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.name!r})"
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse a name that DynamoDB would refuse, whichever engine it is for."""
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{name[:80]!r} cannot be the name of {what}: 3 to 255 letters, digits, _, . and -"
+        )
 
 
 def _key_attribute(key: str | KeyAttribute) -> KeyAttribute:

@@ -15,6 +15,7 @@ from waystation.store.expressions import (
     Joined,
     Operand,
     Path,
+    check_operand,
     operand,
     path,
 )
@@ -43,6 +44,7 @@ class Assign(Edit):
         self.value = value
 
     def resolve(self, spec: Spec) -> Assign:
+        check_operand(self.value)
         if len(self.path.parts) == 1:
             for constant in _constants(self.value):
                 _check_type(spec, str(self.path.parts[0]), constant)

@@ -22,6 +22,9 @@ RawItem = dict[str, Value]
 
 MAX_ITEM_BYTES = 400 * 1024
 MAX_DEPTH = 32
+"""Levels of maps and lists, the item itself being the first."""
+
+MAX_NAME_BYTES = 65_535
 SURELY_SMALL = MAX_ITEM_BYTES // 4
 _INT64 = 2**63
 
@@ -59,8 +62,8 @@ def normalise(value: object, depth: int = 0) -> Value:
         return value
     if kind is int or kind is Decimal or kind is float:
         return numbers.canonical(value)  # type: ignore[arg-type]
-    if depth >= MAX_DEPTH:
-        raise ItemTooLarge(f"an attribute is nested deeper than {MAX_DEPTH} levels")
+    if depth >= MAX_DEPTH - 1:
+        raise ItemTooLarge(f"the item is nested deeper than {MAX_DEPTH} levels")
     return _normalise_other(value, depth)
 
 
@@ -95,7 +98,10 @@ def _text(value: str) -> str:
 def _name(key: object) -> str:
     if not isinstance(key, str):
         raise InvalidRequest(f"a map key must be a string, not {type(key).__name__}")
-    return _text(key)
+    name = _text(key)
+    if not name or (len(name) > MAX_NAME_BYTES // 4 and len(name.encode()) > MAX_NAME_BYTES):
+        raise InvalidRequest(f"a map key must have 1 to {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def _normalise_set(value: set[Any] | frozenset[Any]) -> set[Value]:
@@ -154,15 +160,13 @@ def check_depth(value: Value, depth: int = 0) -> None:
     """Refuse an item that is nested too deeply after an update."""
     if not depth and _PLAIN.issuperset(map(type, value.values())):
         return
-    if depth > MAX_DEPTH:
-        raise ItemTooLarge(f"the item is nested deeper than {MAX_DEPTH} levels")
     kind = type(value)
-    if kind is dict:
-        for inner in value.values():
-            check_depth(inner, depth + 1)
-    elif kind is list:
-        for inner in value:
-            check_depth(inner, depth + 1)
+    if kind is not dict and kind is not list:
+        return
+    if depth >= MAX_DEPTH:
+        raise ItemTooLarge(f"the item is nested deeper than {MAX_DEPTH} levels")
+    for inner in value.values() if kind is dict else value:
+        check_depth(inner, depth + 1)
 
 
 _NUMBER, _STRINGS, _NUMBERS, _BINARIES, _NULL = 1, 2, 3, 4, 5

@@ -8,6 +8,7 @@ import msgspec
 
 from waystation.aws import AwsClient, AwsSession
 from waystation.errors import AwsError, TransactionConflict
+from waystation.store import evaluate
 from waystation.store.base import Returning, Store, check_page, pick_spec, resolve_filter
 from waystation.store.compile import Expressions
 from waystation.store.dynamodb import batches, requests, tables
@@ -18,6 +19,7 @@ from waystation.store.expiry import has_expired
 from waystation.store.feed import checkpoints
 from waystation.store.items import Item
 from waystation.store.queries import Page, Query, decode_cursor, encode_cursor
+from waystation.store.spec import Key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from waystation.store.actions import Write
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
-    from waystation.store.spec import Key, Spec
+    from waystation.store.spec import Spec
     from waystation.store.tables import Table
     from waystation.store.values import RawItem
 
@@ -143,21 +145,53 @@ class DynamoStore(Store):
         expired: bool = False,
     ) -> Page[I]:
         check_page(query, limit, consistent)
-        request = self._query_request(query, where, expired)
+        condition = resolve_filter(query, where)
+        partial = query.index is not None and query.index.project != "all"
+        request = self._query_request(query, None if partial else condition, expired)
         request["ScanIndexForward"] = not reverse
         request["ConsistentRead"] = query.index is None and consistent is not False
         if after is not None:
-            start = decode_cursor(query.table, query.index, after, query.pk)
+            start = query.start(after, reverse=reverse)
+            if start is None:
+                return Page([], None)
             request["ExclusiveStartKey"] = item_to_wire(start)
         if limit is not None:
             request["Limit"] = limit
         answer = await self.call("Query", request, table=request["TableName"])
-        return _page(answer, query, None if query.certain else query.specs)
+        found = [item_from_wire(wired) for wired in answer["Items"]]
+        if partial:
+            found = await self._whole(query, found, condition, expired)
+        return _page(found, answer, query, None if query.certain else query.specs)
+
+    async def _whole(
+        self, query: Query[Any], found: list[RawItem], condition: Condition | None, expired: bool
+    ) -> list[RawItem]:
+        """The items that an index has parts of, unless they have left it meanwhile."""
+        table, index = query.table, query.index
+        assert index is not None
+        keys: list[Key[Any]] = [
+            Key(query.specs[0], raw[table.pk.name], raw[table.sk.name] if table.sk else None)
+            for raw in found
+        ]
+        there = await batches.get(self, keys, consistent=True)
+        names = [key.name for key in (index.pk, index.sk) if key]
+        now = self.now()
+        whole = []
+        for key, part in zip(keys, found, strict=True):
+            raw = there.get(key)
+            if raw is None or any(raw.get(name) != part[name] for name in names):
+                continue
+            if not expired and has_expired(table, raw, now):
+                continue
+            if condition is None or evaluate.holds(condition, raw):
+                whole.append(raw)
+        return whole
 
     async def count(self, query: Query[Any], *, where: Condition | None = None) -> int:
-        if not query.certain:
+        partial = query.index is not None and query.index.project != "all"
+        if not query.certain or (partial and where is not None):
             return await super().count(query, where=where)
-        request = self._query_request(query, where, expired=False)
+        request = self._query_request(query, resolve_filter(query, where), expired=False)
         request["Select"] = "COUNT"
         request["ConsistentRead"] = query.index is None
         total = 0
@@ -169,7 +203,7 @@ class DynamoStore(Store):
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     def _query_request(
-        self, query: Query[Any], where: Condition | None, expired: bool
+        self, query: Query[Any], condition: Condition | None, expired: bool
     ) -> dict[str, Any]:
         expressions = Expressions()
         request: dict[str, Any] = {
@@ -178,7 +212,6 @@ class DynamoStore(Store):
         }
         if query.index is not None:
             request["IndexName"] = query.index.name
-        condition = resolve_filter(query, where)
         return self._filtered(request, expressions, query.table, condition, expired)
 
     def _filtered(
@@ -215,7 +248,8 @@ class DynamoStore(Store):
         request = self._filtered(request, Expressions(), table, condition, expired)
         answer = await self.call("Scan", request, table=name)
         everything: Query[I] = Query((item.spec,), None, "", None, (), None)
-        return _page(answer, everything, None if len(table.specs) == 1 else (item.spec,))
+        found = [item_from_wire(wired) for wired in answer["Items"]]
+        return _page(found, answer, everything, None if len(table.specs) == 1 else (item.spec,))
 
     # Writing
 
@@ -287,11 +321,15 @@ class DynamoStore(Store):
         return DynamoFeed(self, self._session, table, consumer)
 
 
-def _page(answer: dict[str, Any], query: Query[Any], specs: Sequence[Spec] | None) -> Page[Any]:
+def _page(
+    items: list[RawItem],
+    answer: dict[str, Any],
+    query: Query[Any],
+    specs: Sequence[Spec] | None,
+) -> Page[Any]:
     """The items of an answer; `specs` are the types to tell apart, None for only one."""
     found: list[Item] = []
-    for wired in answer["Items"]:
-        raw = item_from_wire(wired)
+    for raw in items:
         spec = query.specs[0] if specs is None else pick_spec(specs, raw)
         if spec is not None:
             found.append(spec.decode(raw))

@@ -193,7 +193,7 @@ def translate(error: AwsError, table: str, region: str, *, writing: bool) -> Sto
     if error.code == "TransactionConflictException":
         return TransactionConflict(f"a transaction holds an item of {table}")
     if error.code in ("ValidationException", "ItemCollectionSizeLimitExceededException"):
-        if "size" in error.message and "exceeded" in error.message:
+        if "exceeded" in error.message and ("size" in error.message or "Nest" in error.message):
             return ItemTooLarge(error.message)
         return InvalidRequest(error.message)
     if error.code == "SerializationException":

@@ -30,7 +30,7 @@ def definition(table: Table) -> dict[str, Any]:
         "BillingMode": "PAY_PER_REQUEST",
     }
     if table.indexes:
-        request["GlobalSecondaryIndexes"] = [_index(index) for index in table.indexes.values()]
+        request["GlobalSecondaryIndexes"] = [_index(table, i) for i in table.indexes.values()]
     if table.stream:
         request["StreamSpecification"] = {"StreamViewType": _IMAGES}
     return request
@@ -47,12 +47,25 @@ def _key_schema(pk: KeyAttribute, sk: KeyAttribute | None) -> list[dict[str, str
     return schema
 
 
-def _index(index: Index) -> dict[str, Any]:
+def _index(table: Table, index: Index) -> dict[str, Any]:
     return {
         "IndexName": index.name,
         "KeySchema": _key_schema(index.pk, index.sk),
-        "Projection": {"ProjectionType": "ALL"},
+        "Projection": _projection(table, index),
     }
+
+
+def _projection(table: Table, index: Index) -> dict[str, Any]:
+    """What is in an index: always when an item expires, so that expired ones are passed over."""
+    if index.project == "all":
+        return {"ProjectionType": "ALL"}
+    wanted = set() if index.project == "keys" else set(index.project)
+    if table.ttl is not None:
+        wanted.add(table.ttl)
+    keys = {key.name for key in (table.pk, table.sk, index.pk, index.sk) if key}
+    if not wanted - keys:
+        return {"ProjectionType": "KEYS_ONLY"}
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": sorted(wanted - keys)}
 
 
 async def ensure(store: DynamoStore, table: Table) -> None:
@@ -142,7 +155,7 @@ async def _add_indexes(store: DynamoStore, table: Table, name: str, found: dict[
         request = {
             "TableName": name,
             "AttributeDefinitions": _attribute_definitions(keys),
-            "GlobalSecondaryIndexUpdates": [{"Create": _index(index)}],
+            "GlobalSecondaryIndexUpdates": [{"Create": _index(table, index)}],
         }
         await store.call("UpdateTable", request, table=name, writing=True, repeatable=False)
         await _wait_until_active(store, name)

@@ -147,7 +147,9 @@ class SqliteStore(Store):
     ) -> Page[I]:
         check_page(query, limit, consistent)
         table, index = query.table, query.index
-        start = None if after is None else decode_cursor(table, index, after, query.pk)
+        start = None if after is None else query.start(after, reverse=reverse)
+        if after is not None and start is None:
+            return Page([], None)
         sql, arguments = query_statement(self._layout(table), query, start, reverse)
         wanted = _reader_of(query.specs, query.certain, resolve_filter(query, where))
         return self._page(self._layout(table), sql, arguments, limit, index, wanted, expired)
