@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pydantic
 import pytest
 
 from tests.support.faults import Faults
 from waystation.errors import (
+    DeclarationError,
     InProgress,
     InvalidRequest,
     KeyMissing,
@@ -27,7 +30,7 @@ from waystation.errors import (
 from waystation.pages.keeping.places import partition
 from waystation.pages.tables import PageMeta
 from waystation.patterns import Idempotency, Leases, Run, fingerprint, idempotency
-from waystation.store import Put, Store, absent, open_store
+from waystation.store import Put, Store, absent, key_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +118,102 @@ async def test_a_result_is_rebuilt_as_its_type(once: Idempotency, name: str) -> 
     assert await once.run("test", name, Work(), result=Receipt) == receipt
 
 
+@dataclass
+class Line:
+    sku: str
+    price: Decimal
+
+
+@dataclass
+class Order:
+    lines: list[Line]
+    at: datetime
+
+
+class Customer(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+    customer_id: int = pydantic.Field(alias="customerId")
+    since: datetime
+    spent: Decimal
+
+
+async def test_dataclasses_come_back_as_what_they_were(once: Idempotency, name: str) -> None:
+    @once.once("orders", key=lambda key: key)
+    async def order(key: str) -> list[Order]:
+        return [Order([Line("a", Decimal("1.10"))], datetime(2026, 1, 1, tzinfo=UTC))]
+
+    first = await order(name)
+    again = await order(name)
+    assert again == first
+    assert isinstance(again[0].lines[0], Line)
+
+
+async def test_models_of_pydantic_come_back_as_what_they_were(once: Idempotency, name: str) -> None:
+    @once.once("customers", key=lambda key: key)
+    async def customers(key: str) -> dict[str, Customer | None]:
+        since = datetime(2026, 1, 1, tzinfo=UTC)
+        return {"ann": Customer(customerId=1, since=since, spent=Decimal("9.90")), "bob": None}
+
+    first = await customers(name)
+    again = await customers(name)
+    assert again == first
+    assert isinstance(again["ann"], Customer)
+
+
+async def test_a_result_that_is_not_what_was_declared_says_so_from_the_first_call_on(
+    once: Idempotency, name: str
+) -> None:
+    calls = 0
+
+    @once.once("misfit", key=lambda key: key)
+    async def count(key: str) -> int:
+        nonlocal calls
+        calls += 1
+        return "three"  # type: ignore[return-value]
+
+    for _ in range(2):
+        with pytest.raises(ResultUnavailable, match="not the int that was declared"):
+            await count(name)
+    assert calls == 1
+
+
+async def test_a_commit_with_a_result_that_is_not_what_was_declared_writes_nothing(
+    once: Idempotency, store: Store, name: str
+) -> None:
+    async def work(run: Run) -> int:
+        await run.commit(Put(page(name)), result="three")
+        return 3
+
+    with pytest.raises(InvalidRequest, match="not the int that was declared"):
+        await once.run("misfit", name, work, result=int)
+    assert await store.get(key_of(page(name))) is None
+
+
+def test_a_function_that_is_not_async_is_refused_when_it_is_decorated(once: Idempotency) -> None:
+    def charge(order: str) -> int:
+        return 1
+
+    with pytest.raises(DeclarationError, match="charge must be async"):
+        once.once("charge", key=lambda order: order)(charge)  # type: ignore[arg-type]
+
+
+async def test_whatever_is_called_asynchronously_can_be_decorated(
+    once: Idempotency, name: str
+) -> None:
+    class Charge:
+        async def __call__(self, order: str) -> Line:
+            return Line(order, Decimal(1))
+
+    async def charge(factor: int, order: str) -> Line:
+        return Line(order, Decimal(factor))
+
+    functions: list[Any] = [Charge(), partial(charge, 1)]
+    for n, function in enumerate(functions):
+        decorated = once.once(f"charge {n}", key=lambda order: order)(function)
+        assert [await decorated(name), await decorated(name)] == [Line(name, Decimal(1))] * 2
+
+
 @pytest.mark.parametrize("result", ["x" * 300_000, object()])
 async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
     once: Idempotency, name: str, result: object
@@ -186,7 +285,15 @@ async def test_while_it_is_done_elsewhere(once: Idempotency, name: str, clock: M
     async def outer(run: Run) -> str:
         with pytest.raises(InProgress) as refused:
             await once.run("test", name, Work())
-        assert refused.value.retry_after == pytest.approx(60, abs=1)
+        assert refused.value.retry_after == 1.0
+        clock.advance(20)
+        with pytest.raises(InProgress) as refused:
+            await once.run("test", name, Work())
+        assert refused.value.retry_after == pytest.approx(20, abs=1)
+        clock.advance(30)
+        with pytest.raises(InProgress) as refused:
+            await once.run("test", name, Work())
+        assert refused.value.retry_after == pytest.approx(10, abs=1)  # then the lease is over
         return "outer"
 
     assert await once.run("test", name, outer) == "outer"

@@ -13,12 +13,11 @@ import functools
 import inspect
 import math
 import random
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 from waystation.errors import (
     ConditionFailed,
+    DeclarationError,
     InProgress,
     KeyMissing,
     KeyReused,
@@ -32,6 +31,7 @@ from waystation.ids import nanoid, secret_hash
 from waystation.patterns.fingerprints import fingerprint
 from waystation.patterns.leases import Leases
 from waystation.patterns.records import Errors, Failure, Record, idempotency
+from waystation.patterns.results import Misfit, pack, unpack
 from waystation.store import attr, exists, set_if_absent, set_to
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ LONGEST = 3600
 _MAX_STEPS = 50
 _POLL = 0.05
 _LONGEST_POLL = 1.0
+_LOST = "the work was done; its result is lost"
 
 __all__ = ["Idempotency", "Outcome", "Record", "Run", "idempotency"]
 
 Outcome = Literal["acquired", "replayed", "conflicted", "lapsed", "completed", "failed"]
 
-_encode = msgspec.msgpack.Encoder().encode
-
 
 class Run:
     """One attempt at the work under a key."""
 
-    def __init__(self, owner: Idempotency, lease: Lease) -> None:
+    def __init__(self, owner: Idempotency, lease: Lease, result: object) -> None:
         self._owner = owner
         self._lease = lease
+        self._result = result
         record = lease.row
         assert isinstance(record, Record)
         self._steps = record.steps
@@ -78,7 +78,7 @@ class Run:
         if not name.isidentifier():
             raise ValueError(f"{name!r} is not a step's name: letters, digits and _")
         if name in self._steps:
-            return _decoded(self._steps[name], result)
+            return unpack(self._steps[name], result)
         if len(self._steps) >= _MAX_STEPS or self._size() > self._owner.max_result // 2:
             raise ValueError(
                 f"too many steps: at most {_MAX_STEPS}, with results of half the allowed size"
@@ -86,7 +86,7 @@ class Run:
         if not self._lease.held:
             raise LeaseLost(f"{self._lease.key}: another attempt may have taken over")
         value = await work()
-        packed = _encode(value)
+        packed = pack(value, result)
         if self._size() + len(packed) > self._owner.max_result:
             raise ValueError(f"the results of steps have at most {self._owner.max_result} bytes")
         await self._lease.refresh(set_to(f"steps.{name}", packed))
@@ -98,7 +98,10 @@ class Run:
 
     async def commit(self, *actions: Action, result: object = None) -> None:
         """Carry out the caller's writes and complete the work with a result, all or nothing."""
-        closing = self._lease.closing(*self._owner.completion(result))
+        packed = self._owner.packed(result, self._result)
+        if isinstance(packed, Misfit):
+            raise packed
+        closing = self._lease.closing(*self._owner.completion(packed))
         await self._lease.publish(*actions, closing=closing)
         self.committed = True
 
@@ -137,7 +140,8 @@ class Idempotency:
         """Do the work, or give back what it gave before.
 
         The same key with another payload is refused. `result` is the type to rebuild the result
-        as. Errors of the `terminal` types are remembered and raised again, as RecordedFailure where
+        as; one that does not fit it is lost, which the first call says like all others. Errors of
+        the `terminal` types are remembered and raised again, as RecordedFailure where
         they cannot be rebuilt; after any other, the next call tries again. While another call
         works, this one waits up to `wait` seconds, then raises InProgress.
         """
@@ -165,7 +169,7 @@ class Idempotency:
         result: type[T] | None,
         terminal: Errors,
     ) -> T:
-        run = Run(self, lease)
+        run = Run(self, lease, result)
         worker = asyncio.current_task()
         assert worker is not None
         async with lease.kept(worker):
@@ -184,11 +188,14 @@ class Idempotency:
             except BaseException:
                 await self._abandon(lease, scope, key)
                 raise
-            late = None if run.committed else await self._finish(lease, *self.completion(value))
+            packed = b"" if run.committed else self.packed(value, result)
+            late = None if run.committed else await self._finish(lease, *self.completion(packed))
         if late is not None:
             self._hook("lapsed", scope, key)
             return self._replay(late, result, terminal)
         self._hook("completed", scope, key)
+        if isinstance(packed, Misfit):
+            raise ResultUnavailable(f"{_LOST}: {packed}") from packed
         return value
 
     async def _abandon(self, lease: Lease, scope: str, key: str) -> None:
@@ -212,7 +219,9 @@ class Idempotency:
         """
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-            result = get_type_hints(function).get("return", Any)
+            if not _is_async(function):
+                raise DeclarationError(f"{_name_of(function)} must be async to be done once")
+            result = get_type_hints(_hinted(function)).get("return", Any)
 
             @functools.wraps(function)
             async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -263,11 +272,18 @@ class Idempotency:
                     return record  # type: ignore[no-any-return]
             left = deadline - self._leases.monotonic()
             if left <= 0:
-                ends = record.lease_expires_at if record else None
-                after = max(1.0, (ends or 0) - self._store.clock())
-                raise InProgress("the same work is being done", retry_after=after)
+                raise InProgress("the same work is being done", retry_after=self._patience(record))
             await self._leases.sleep(min(left, pause * (0.5 + random.random())))  # noqa: S311
             pause = min(_LONGEST_POLL, pause * 2)
+
+    def _patience(self, record: Record | None) -> float:
+        """Seconds after which it makes sense to ask again: as many as the work has taken so far.
+        Should its worker have died, it can be done again when the lease is over."""
+        if record is None:
+            return 1.0
+        now = self._store.clock()
+        left = (record.lease_expires_at or 0) - now
+        return max(1.0, min(left, now - (record.created_at or now)))
 
     async def _take(self, scope: str, key_hash: str, print_: bytes) -> Lease:
         """The lease; ConditionFailed with the record that stands in the way."""
@@ -312,15 +328,22 @@ class Idempotency:
             and (ends is None or ends <= self._store.now() - self._leases.skew)
         )
 
-    def completion(self, value: object) -> tuple[Edit, ...]:
-        """The changes that record a result. One that cannot be kept must not undo the work."""
-        done = (set_to("status", "completed"), *self._ending())
+    def packed(self, value: object, kind: object) -> bytes | Exception:
+        """A result as it is kept, or why it cannot be."""
         try:
-            packed = _encode(value)
+            packed = pack(value, kind)
             self.check_size(packed)
         except Exception as error:  # noqa: BLE001 - encoding runs the value's own code
-            return (*done, set_to("result_lost", f"{type(error).__name__}: {error}"[:200]))
-        return (*done, set_to("result", packed))
+            return error
+        return packed
+
+    def completion(self, packed: bytes | Exception) -> tuple[Edit, ...]:
+        """The changes that record a result. One that cannot be kept must not undo the work."""
+        done = (set_to("status", "completed"), *self._ending())
+        if isinstance(packed, bytes):
+            return (*done, set_to("result", packed))
+        name = "" if isinstance(packed, Misfit) else f"{type(packed).__name__}: "
+        return (*done, set_to("result_lost", f"{name}{packed}"[:200]))
 
     def _failure(self, error: Exception) -> tuple[Edit, ...]:
         """The changes that record an error for good."""
@@ -368,8 +391,11 @@ class Idempotency:
         if record.failure is not None:
             raise record.failure.rebuilt(terminal)
         if record.result is None:
-            raise ResultUnavailable(f"the work was done; its result is lost: {record.result_lost}")
-        return _decoded(record.result, result)
+            raise ResultUnavailable(f"{_LOST}: {record.result_lost}")
+        try:
+            return unpack(record.result, result)
+        except Misfit as error:
+            raise ResultUnavailable(f"{_LOST}: {error}") from error
 
 
 def _successors_record(failed: ConditionFailed) -> Record:
@@ -380,13 +406,24 @@ def _successors_record(failed: ConditionFailed) -> Record:
     return record  # type: ignore[no-any-return]
 
 
-def _decoded(packed: bytes, kind: type[T] | None) -> T:
-    value = msgspec.msgpack.decode(packed, type=Any if kind is None else kind)
-    return cast("T", value)
-
-
 def _key(scope: str, key: str) -> Key[Record]:
     return Record.key(scope, secret_hash(key))
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - how an object is called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _hinted(function: Callable[..., object]) -> Callable[..., object]:
+    """Where a function's annotations are."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def _arguments(function: Callable[..., object], args: Any, kwargs: Any) -> dict[str, Any]:
