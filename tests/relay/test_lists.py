@@ -86,7 +86,7 @@ async def test_a_stretch_of_time(hub: Hub) -> None:
     path = f"/v1/sources/{source}/events"
     found = await pages(hub, f"{path}?from={times[1]}&to={times[3]}&limit=2")
     assert found == [[ids[3], ids[2]], [ids[1]]]
-    assert await pages(hub, f"{path}?from={times[4]}&status=received") == [[ids[4]]]
+    assert await pages(hub, f"{path}?from={times[4]}&status=filtered") == [[ids[4]]]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,30 @@ async def test_what_is_old_is_refused(hub: Hub, provider: str) -> None:
     assert (await send(hub, source_id, signed(hub, provider, late=301))).status == 401
 
 
+TOLERANCES = {
+    "stripe": 300,
+    "slack": 300,
+    "paddle": 5,
+    "linear": 60,
+    "zendesk": 300,
+    "hubspot": 300,
+    "sendgrid": 300,
+    "mailgun": 12 * 3600,
+    "standard-webhooks": 300,
+}
+
+
+@pytest.mark.parametrize("provider", sorted(TOLERANCES))
+def test_a_clock_may_be_off_by_a_providers_tolerance_and_no_more(provider: str) -> None:
+    """In both directions: a time in the future is as wrong as one long past."""
+    sender, now, most = SENDERS[provider], 1_800_000_000.0, TOLERANCES[provider]
+    for late, taken in ((most, True), (most + 1, False), (-most, True), (-most - 1, False)):
+        what = sender.sign(sender.body, sender.secret, now - late)
+        headers = {name.lower(): value for name, value in what.headers.items()}
+        arrival = Arrival("POST", URL + what.rest, headers, what.body, now)
+        assert CHECKS[provider](arrival, sender.secret) is taken, late
+
+
 @pytest.mark.parametrize("provider", ALL)
 async def test_a_request_without_a_signature_is_refused(hub: Hub, provider: str) -> None:
     source_id = await source(hub, provider)
@@ -303,6 +327,76 @@ async def test_a_custom_scheme_is_all_the_sources_own(hub: Hub) -> None:
     now = int(hub.clock())
     assert (await send(hub, source_id, sent_at(now))).status == 200
     assert (await send(hub, source_id, sent_at(now - 11))).status == 401
+
+
+async def test_a_header_with_fields(hub: Hub) -> None:
+    """As Convoy's: the time and the body with a comma between them, several signatures."""
+    scheme = {
+        "header": "X-Convoy-Signature",
+        "timestamp_field": "t",
+        "signature_field": "v1",
+        "joined_by": ",",
+        "tolerance": 60,
+    }
+    source_id = await source(hub, "custom", "s3cret", verification=scheme)
+    shown = (await hub.get(f"/v1/sources/{source_id}"))["verification"]
+    assert {name: shown[name] for name in scheme} == scheme
+
+    def sent_at(stamp: int, secret: bytes = b"s3cret", joined_by: str = ",") -> Signed:
+        right = hmac.new(secret, f"{stamp}{joined_by}".encode() + b"{}", "sha256").hexdigest()
+        return Signed({"X-Convoy-Signature": f"t={stamp},v1={'0' * 64},v1={right},v0=x"}, b"{}")
+
+    now = int(hub.clock())
+    assert (await send(hub, source_id, sent_at(now))).status == 200
+    assert (await send(hub, source_id, sent_at(now - 60))).status == 200
+    for wrong in (
+        sent_at(now - 61),
+        sent_at(now + 61),
+        sent_at(now, b"other"),
+        sent_at(now, joined_by="."),
+        Signed({"X-Convoy-Signature": "t=,v1="}, b"{}"),
+        Signed({"X-Convoy-Signature": sent_at(now).headers["X-Convoy-Signature"][15:]}, b"{}"),
+    ):
+        assert (await send(hub, source_id, wrong)).status == 401
+
+
+async def test_a_header_with_fields_and_another_separator(hub: Hub) -> None:
+    scheme = {"separator": ";", "timestamp_field": "ts", "signature_field": "sig"}
+    source_id = await source(hub, "custom", "s3cret", verification=scheme)
+    now = int(hub.clock())
+    right = hmac.new(b"s3cret", f"{now}.".encode() + b"{}", "sha256").hexdigest()
+    for separator, status in ((";", 200), ("; ", 200), (",", 401)):
+        what = Signed({"X-Signature": f"ts={now}{separator}sig={right}"}, b"{}")
+        assert (await send(hub, source_id, what)).status == status
+
+
+@pytest.mark.parametrize(
+    ("scheme", "field"),
+    [
+        ({"timestamp_field": "t"}, "verification.signature_field"),
+        (
+            {"timestamp_field": "t", "signature_field": "s", "timestamp_header": "X-Time"},
+            "verification.timestamp_field",
+        ),
+        ({"signature_field": "s", "separator": "="}, "verification.separator"),
+        ({"signature_field": "s", "separator": ""}, "verification.separator"),
+        ({"signature_field": "a b"}, "verification.signature_field"),
+    ],
+)
+async def test_fields_that_make_no_sense(hub: Hub, scheme: Any, field: str) -> None:
+    given = {"name": "A", "signing_secrets": ["s"], "verification": scheme}
+    answer = await hub.call("POST", "/v1/sources", given)
+    assert (answer.status, answer.fields) == (400, [field])
+
+
+@pytest.mark.parametrize("length", [24, 25, 26, 32, 64])
+async def test_a_standard_secret_may_lack_its_padding(hub: Hub, length: int) -> None:
+    """The reference library takes such secrets, so they are in use."""
+    secret = "whsec_" + base64.b64encode(bytes(range(length))).decode().rstrip("=")
+    padded = secret + "=" * (-len(secret.removeprefix("whsec_")) % 4)
+    source_id = await source(hub, "standard-webhooks", secret)
+    what = signed(hub, "standard-webhooks", padded)
+    assert (await send(hub, source_id, what)).status == 200
 
 
 def test_githubs_published_example() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from tests.support.receiver import receiving
+from tests.support.receiver import Reaction, receiving
 from waystation.client import ApiClient
 from waystation.relay.client import forward, tail
 from waystation.relay.tables import Event
@@ -181,15 +181,14 @@ async def test_an_idle_tail_goes_on_from_where_it_began(hub: Hub) -> None:
 
 
 async def test_a_break_between_two_sources_loses_neither(hub: Hub) -> None:
-    """Sources are read one after the other: an older event may come after a newer one."""
-    one, other = sorted([await hub.source(), await hub.source()])
+    one, other = await hub.source(), await hub.source()
     since = "2023-01-01T00:00:00Z"
     older = (await hub.send(other)).json["id"]
     hub.clock.advance(10)
     newer = (await hub.send(one)).json["id"]
     async with tailing(hub, f"/v1/events/tail?since={since}") as tail:
         last, event = await tail.next()
-        assert event["id"] == newer
+        assert event["id"] == older
     async with tailing(hub, **{"Last-Event-ID": last}) as tail:
         seen = {(await tail.next())[1]["id"] for _ in range(2)}
     assert seen == {older, newer}
@@ -351,14 +350,63 @@ async def test_the_command_needs_events_or_a_source(hub: Hub) -> None:
         assert await running.process.wait() == 1
 
 
-async def test_forwarding_to_nowhere_is_shown_and_goes_on(hub: Hub) -> None:
+async def test_forwarding_to_nowhere_is_shown_and_counts(hub: Hub) -> None:
     async with receiving() as gone:
         pass
     source = await hub.source()
+    first = (await hub.send(source)).json["id"]
     await hub.send(source)
-    await hub.send(source)
-    since = "2023-01-01T00:00:00Z"
-    async with command(hub, "tail", "--since", since, "--forward", gone.url) as running:
+    arguments = ("tail", "--since", "2023-01-01T00:00:00Z", "--count", "2", "--forward", gone.url)
+    async with command(hub, *arguments) as running:
         assert "->" in await running.line()
         assert "->" in await running.line()
+        assert await running.process.wait() == 1
+        assert running.process.stderr is not None
+        assert f"{first} was not taken" in (await running.process.stderr.read()).decode()
     assert len((await hub.relay.store.scan(Event)).items) == 2
+
+
+async def test_forwarding_that_is_refused_counts(hub: Hub, receiver: Receiver) -> None:
+    source = await hub.source()
+    await hub.send(source)
+    arguments = ("tail", "--since", "2023-01-01T00:00:00Z", "--count", "1", "--forward")
+    for status, code in ((500, 1), (200, 0)):
+        receiver.default = Reaction(status)
+        async with command(hub, *arguments, receiver.url) as running:
+            assert (await running.line()).endswith(f"-> {status}")
+            assert await running.process.wait() == code
+
+
+@pytest.mark.parametrize("target", ["localhost:3000", "3000", "ftp://localhost", "http://"])
+async def test_forwarding_to_what_is_no_url_is_a_usage_error(hub: Hub, target: str) -> None:
+    async with command(hub, "tail", "--forward", target) as running:
+        assert await running.process.wait() == 2
+        assert running.process.stderr is not None
+        assert b"must begin with http://" in await running.process.stderr.read()
+
+
+async def test_several_sources_are_shown_in_the_order_of_time(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there are more events than are put in order at a time."""
+    monkeypatch.setattr("waystation.relay.tail._MOST_AT_A_TIME", 6)
+    monkeypatch.setattr("waystation.relay.tail._FEWEST_OF_ONE", 2)
+    sources = [await hub.source() for _ in range(3)]
+    sent = []
+    for number in range(24):
+        source = sources[number * 7 % 3 if number < 12 else 0]
+        sent.append((await hub.send(source)).json["id"])
+        hub.clock.advance(0.5 if number % 4 else 0.002)
+    async with tailing(hub, "/v1/events/tail?since=2023-01-01T00:00:00Z") as tail:
+        assert [(await tail.next())[1]["id"] for _ in sent] == sent
+
+
+async def test_many_events_of_one_moment_are_all_shown(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waystation.relay.tail._MOST_AT_A_TIME", 3)
+    monkeypatch.setattr("waystation.relay.tail._FEWEST_OF_ONE", 3)
+    source = await hub.source()
+    sent = {(await hub.send(source)).json["id"] for _ in range(10)}
+    async with tailing(hub, "/v1/events/tail?since=2023-01-01T00:00:00Z") as tail:
+        assert {(await tail.next())[1]["id"] for _ in sent} == sent

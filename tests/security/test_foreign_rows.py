@@ -263,7 +263,7 @@ async def test_our_own_events_are_not_taken_for_theirs(
     await hub.connect(source, receiver.url)
     await heard(hub)
     await hub.later(11)
-    assert (await hub.statuses(early)) == ["received"]
+    assert (await hub.statuses(early)) == ["filtered"]
     assert receiver.got == []
 
 

@@ -8,16 +8,16 @@ import msgspec
 from litestar import Controller, Request, Router, delete, get, patch, post
 from litestar.datastructures import State
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody  # noqa: TC002
+from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
-from waystation.ids import new_id
-from waystation.patterns import Listing, listing
+from waystation.ids import new_id, secret_hash
+from waystation.patterns import MAX_CURSOR, Cursors, Listing, listing
 from waystation.relay.connections import ConnectionChanges, NewConnection  # noqa: TC001
 from waystation.relay.delivering.outcomes import KEPT_CHARACTERS
 from waystation.relay.events_api import EventController, RelayController
 from waystation.relay.service import Relay
-from waystation.relay.sources import NewSource, SourceChanges  # noqa: TC001
+from waystation.relay.sources import NewSource, SourceChanges, source_place
 from waystation.relay.states import own_event
 from waystation.relay.views import (
     ConnectionView,
@@ -27,10 +27,13 @@ from waystation.relay.views import (
     source_view,
 )
 from waystation.seam import Principal, needs
-from waystation.times import iso
+from waystation.times import LAST_MS, iso
 
 Service = NamedDependency[Relay]
+Lists = NamedDependency[Cursors]
 AnyRequest = Request[Principal, None, State]
+Limit = Annotated[int, QueryParameter(ge=1, le=100)]
+Cursor = Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)]
 
 
 class RotatedSecret(msgspec.Struct):
@@ -65,10 +68,20 @@ class SourceController(Controller):
         return source_view(source, relay.keyring, _base(request, relay))
 
     @get("", summary="All sources")
-    async def list_all(self, request: AnyRequest, relay: Service) -> Listing[SourceView]:
-        found = await relay.sources.of(request.user.user_id)
-        base = _base(request, relay)
-        return listing([source_view(source, relay.keyring, base) for source in found])
+    async def list_all(
+        self,
+        request: AnyRequest,
+        relay: Service,
+        cursors: Lists,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Listing[SourceView]:
+        """The oldest first, and that of the alerts last."""
+        user_id, base = request.user.user_id, _base(request, relay)
+        found, more = cursors.cut(
+            await relay.sources.of(user_id), limit, cursor, f"sources {user_id}", source_place
+        )
+        return listing([source_view(source, relay.keyring, base) for source in found], more)
 
     @get("/{source_id:str}", summary="A source")
     async def show(
@@ -107,11 +120,23 @@ class SourceController(Controller):
 
     @get("/{source_id:str}/connections", summary="A source's connections")
     async def connections(
-        self, source_id: FromPath[str], request: AnyRequest, relay: Service
+        self,
+        source_id: FromPath[str],
+        request: AnyRequest,
+        relay: Service,
+        cursors: Lists,
+        limit: Limit = 50,
+        cursor: Cursor = None,
     ) -> Listing[ConnectionView]:
         source = await relay.sources.get(request.user.user_id, source_id)
-        found = await relay.directory.list_connections(source.source_id)
-        return listing([connection_view(c, relay.keyring) for c in found])
+        found, more = cursors.cut(
+            await relay.directory.list_connections(source.source_id),
+            limit,
+            cursor,
+            f"connections {source.source_id}",
+            lambda connection: f"{connection.created_at} {connection.connection_id}",
+        )
+        return listing([connection_view(c, relay.keyring) for c in found], more)
 
 
 class ConnectionController(Controller):
@@ -162,10 +187,25 @@ class ConnectionController(Controller):
         summary="The secrets that deliveries are signed with",
     )
     async def secrets(
-        self, connection_id: FromPath[str], request: AnyRequest, relay: Service
+        self,
+        connection_id: FromPath[str],
+        request: AnyRequest,
+        relay: Service,
+        cursors: Lists,
+        limit: Limit = 50,
+        cursor: Cursor = None,
     ) -> Listing[Secret]:
-        found = await relay.connections.secrets(request.user.user_id, connection_id)
-        return listing([Secret(s.secret, None if s.until is None else iso(s.until)) for s in found])
+        """The current one first, and then those that are valid for the longest."""
+        secrets = await relay.connections.secrets(request.user.user_id, connection_id)
+        found, more = cursors.cut(
+            secrets,
+            limit,
+            cursor,
+            f"secrets {connection_id}",
+            lambda s: f"{LAST_MS - (s.until or LAST_MS):020d} {secret_hash(s.secret)}",
+        )
+        shown = [Secret(s.secret, None if s.until is None else iso(s.until)) for s in found]
+        return listing(shown, more)
 
     @post("/{connection_id:str}/test", status_code=200, summary="Send a test event now")
     async def test(

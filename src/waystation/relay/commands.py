@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from waystation.errors import SettingsError
 
@@ -21,7 +23,9 @@ def add_commands(commands: Commands) -> None:
     tail = relay.add("tail", _tail, help="show new events as they come", calls=True)
     tail.add_argument("--source", help="events of this source only")
     tail.add_argument("--since", help="begin at a time, such as 2026-01-31T12:00:00Z")
-    tail.add_argument("--forward", metavar="URL", help="send each event on, as it came")
+    tail.add_argument(
+        "--forward", type=_target, metavar="URL", help="send each event on, as it came"
+    )
     tail.add_argument("--count", type=int, help="stop after so many events")
 
     replay = relay.add("replay", _replay, help="deliver events once more", calls=True)
@@ -33,7 +37,14 @@ def add_commands(commands: Commands) -> None:
     replay.add_argument("--connection", action="append", default=[], help="only to this connection")
 
 
-async def _tail(call: Call) -> None:
+def _target(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError("must begin with http:// or https:// and name a host")
+    return text
+
+
+async def _tail(call: Call) -> int:
     # Imported here so that other commands start without it.
     import aiohttp
 
@@ -42,7 +53,7 @@ async def _tail(call: Call) -> None:
     def reconnecting(reason: str) -> None:
         print(f"reconnecting: {reason}", file=sys.stderr, flush=True)
 
-    options, shown = call.options, 0
+    options, shown, failed = call.options, 0, 0
     async with (
         call.client() as api,
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as outside,
@@ -51,10 +62,15 @@ async def _tail(call: Call) -> None:
             answer = None
             if options.forward:
                 answer = await forward(outside, event, options.forward)
+                if not 200 <= answer[0] < 300:
+                    failed += 1
+                    reason = " ".join(str(part) for part in answer if part)
+                    print(f"{event['id']} was not taken: {reason}", file=sys.stderr, flush=True)
             print(_line(event, answer, as_json=options.json), flush=True)
             shown += 1
             if shown == options.count:
-                return
+                break
+    return 1 if failed else 0
 
 
 def _line(event: dict[str, Any], answer: tuple[int, str] | None, *, as_json: bool) -> str:

@@ -23,7 +23,7 @@ from waystation.relay.delivering.inboxes import InboxTarget, check_target
 from waystation.relay.delivering.retries import Retry, check_retry
 from waystation.relay.rules.filters import compile_filter
 from waystation.relay.rules.transforms import Transform, check_transform
-from waystation.relay.sources import HEADER_NAME, Name
+from waystation.relay.sources import HEADER_NAME, Name, Url
 from waystation.relay.tables import Connection, Owner, Source
 from waystation.store import (
     Put,
@@ -66,7 +66,7 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NewConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: Name
-    destination_url: str | None = None
+    destination_url: Url | None = None
     inbox: InboxTarget | None = None
     filters: Any = None
     transform: Transform | None = None
@@ -80,7 +80,7 @@ class NewConnection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ConnectionChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: Name | UnsetType = UNSET
-    destination_url: str | UnsetType = UNSET
+    destination_url: Url | UnsetType = UNSET
     inbox: InboxTarget | UnsetType = UNSET
     filters: Any = UNSET
     transform: Transform | UnsetType | None = UNSET

@@ -35,21 +35,8 @@ class Events:
     ) -> tuple[list[Event], str | None]:
         """Up to `limit` events, and the cursor for those after them, if there are any."""
         scope = f"events {source_id} {status} {from_ms} {to_ms}"
-        after = None if cursor is None else self._cursors.open(cursor, scope)
         query = events_query(source_id, status, from_ms, to_ms)
-        found: list[Event] = []
-        while len(found) <= limit:
-            page = await self._store.query(
-                query, limit=limit + 1 - len(found), after=after, reverse=True
-            )
-            found += page.items
-            after = page.cursor
-            if after is None:
-                break
-        shown = found[:limit]
-        if len(found) <= limit:
-            return shown, None
-        return shown, self._cursors.seal(self._store.cursor(query, shown[-1]), scope)
+        return await self._cursors.page(self._store, query, limit, cursor, scope, reverse=True)
 
     async def get(self, user_id: str, event_id: str) -> Event:
         event = await find_event(self._store, user_id, event_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from litestar import Controller, Request, get, post
@@ -47,7 +47,7 @@ EventService = NamedDependency[Events]
 ReplayService = NamedDependency[Replays]
 TailService = NamedDependency[Tails]
 AccountService = NamedDependency[Accounts]
-Time = Annotated[str | None, QueryParameter(max_length=40)]
+_TIME: Any = {"max_length": 40, "schema_extra": {"format": "date-time"}}
 Ids = Annotated[list[str], Meta(max_length=100)]
 
 
@@ -85,8 +85,8 @@ class RelayController(Controller):
         relay: RelayService,
         events: EventService,
         status: Annotated[EventStatus | None, QueryParameter()] = None,
-        since: Annotated[str | None, QueryParameter(name="from", max_length=40)] = None,
-        until: Annotated[str | None, QueryParameter(name="to", max_length=40)] = None,
+        since: Annotated[str | None, QueryParameter(name="from", **_TIME)] = None,
+        until: Annotated[str | None, QueryParameter(name="to", **_TIME)] = None,
         limit: Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT)] = 50,
         cursor: Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)] = None,
     ) -> Listing[EventSummary]:
@@ -141,7 +141,7 @@ class EventController(Controller):
         relay: RelayService,
         tails: TailService,
         source_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
-        since: Annotated[str | None, QueryParameter(max_length=40)] = None,
+        since: Annotated[str | None, QueryParameter(**_TIME)] = None,
         last_event_id: Annotated[
             str | None, HeaderParameter(name="Last-Event-ID", max_length=40)
         ] = None,

@@ -23,9 +23,9 @@ from waystation.outbound import MAX_URL
 from waystation.relay.directory import ALERTS_PROVIDER, Verification
 from waystation.relay.receiving.dedupe import Dedupe, check_dedupe
 from waystation.relay.receiving.signatures import (
-    PROVIDERS,
     SIGN_THE_URL,
     CustomScheme,
+    Provider,
     check_secret,
 )
 from waystation.relay.tables import Owner, Source
@@ -47,7 +47,13 @@ HARD_LIMIT = 1_000
 """Of an account without limits."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
+Url = Annotated[str, Meta(extra_json_schema={"format": "uri"})]
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+
+
+FieldName = Annotated[
+    str, Meta(pattern="^[0-9A-Za-z_-]{1,50}$", description="such as v1 in a header t=…,v1=…")
+]
 
 
 class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -60,6 +66,10 @@ class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     prefix: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
     timestamp_header: str | UnsetType | None = UNSET
     tolerance: Annotated[int, Meta(ge=1, le=86_400)] | UnsetType = UNSET
+    signature_field: FieldName | UnsetType | None = UNSET
+    timestamp_field: FieldName | UnsetType | None = UNSET
+    separator: Annotated[str, Meta(min_length=1, max_length=1)] | UnsetType = UNSET
+    joined_by: Annotated[str, Meta(max_length=10)] | UnsetType = UNSET
 
     def stored(self, provider: str) -> Verification:
         given = {
@@ -74,6 +84,16 @@ class VerificationInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             header = given.get(name)
             if header is not None and not HEADER_NAME.fullmatch(header):
                 raise InvalidInput(f"verification.{name}", "this is not a valid header name")
+        if given.get("timestamp_field") and given.get("timestamp_header"):
+            raise InvalidInput(
+                "verification.timestamp_field", "give either timestamp_field or timestamp_header"
+            )
+        if given.get("timestamp_field") and not given.get("signature_field"):
+            raise InvalidInput(
+                "verification.signature_field", "a timestamp_field goes with a signature_field"
+            )
+        if given.get("separator") in ("=", " "):
+            raise InvalidInput("verification.separator", "must be neither = nor a space")
         return Verification(mode=self.mode, scheme=CustomScheme(**given) if given else None)
 
 
@@ -82,11 +102,11 @@ Secrets = Annotated[list[str], Meta(max_length=MAX_SECRETS)]
 
 class NewSource(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: Name
-    provider: str = "custom"
+    provider: Provider = "custom"
     signing_secrets: Secrets = []
     verification: VerificationInput | None = None
     dedupe: Dedupe | None = None
-    public_url: str | None = None
+    public_url: Url | None = None
     status: Literal["active", "paused"] = "active"
 
 
@@ -95,7 +115,7 @@ class SourceChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     signing_secrets: Secrets | UnsetType = UNSET
     verification: VerificationInput | UnsetType | None = UNSET
     dedupe: Dedupe | UnsetType | None = UNSET
-    public_url: str | UnsetType | None = UNSET
+    public_url: Url | UnsetType | None = UNSET
     status: Literal["active", "paused"] | UnsetType = UNSET
 
 
@@ -115,8 +135,6 @@ class Sources:
         self._public_url = public_url
 
     async def create(self, user_id: str, given: NewSource) -> Source:
-        if given.provider not in PROVIDERS:
-            raise InvalidInput("provider", f"must be one of {', '.join(sorted(PROVIDERS))}")
         now = iso(self._store.clock())
         source_id = new_id("src")
         source = Source(
@@ -181,10 +199,10 @@ class Sources:
             )
 
     async def of(self, user_id: str) -> list[Source]:
-        """An account's sources, oldest first, and that of its alerts last."""
+        """An account's sources, in the order of `source_place`."""
         query = Source.query(user_id)
         found = [s async for s in self._store.iterate(query) if s.status != "deleted"]
-        return sorted(found, key=lambda s: (s.provider == ALERTS_PROVIDER, s.created_at))
+        return sorted(found, key=source_place)
 
     async def get(self, user_id: str, source_id: str) -> Source:
         if not is_id(source_id):
@@ -268,6 +286,11 @@ class Sources:
         if await self._store.get(key_of(source)) is None:
             with suppress(TransactionCancelled):  # somebody else has just created it
                 await self._store.transact(Put(source, when=absent()), Put(owner))
+
+
+def source_place(source: Source) -> str:
+    """Sorts sources by age, and that of the alerts behind all others."""
+    return f"{source.provider == ALERTS_PROVIDER:d} {source.created_at} {source.source_id}"
 
 
 def billing_source() -> Source:

@@ -55,8 +55,9 @@ def matches(secret: str, message_id: str, timestamp: str, body: bytes, signature
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret; ValueError when it is not a valid one."""
-    key = base64.b64decode(secret.removeprefix(PREFIX).removeprefix(PUBLIC_PREFIX), validate=True)
+    """The bytes of a secret, with or without padding; ValueError when it is not a valid one."""
+    text = secret.removeprefix(PREFIX).removeprefix(PUBLIC_PREFIX)
+    key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     if len(key) < _FEWEST_BYTES:
         raise ValueError(f"a secret has at least {_FEWEST_BYTES} bytes")
     return key

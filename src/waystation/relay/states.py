@@ -42,8 +42,8 @@ def event_status(outcomes: Outcomes) -> EventStatus:
     """An event's status from what became of it at each connection.
 
     While something is on its way the event is processing or retrying. After that one failure makes
-    it failed, and one delivery delivered; filtered means that nobody wanted it, and received that
-    there was nobody to ask.
+    it failed, and one delivery delivered; filtered means that nobody wanted it, or that there was
+    nobody to ask.
     """
     found = set(outcomes.values())
     if "retrying" in found:
@@ -52,14 +52,19 @@ def event_status(outcomes: Outcomes) -> EventStatus:
         return "processing"
     if "failed" in found:
         return "failed"
-    if "delivered" in found:
-        return "delivered"
-    return "filtered" if found else "received"
+    return "delivered" if "delivered" in found else "filtered"
 
 
 def set_by_others(event: Event) -> bool:
     """Whether another service has given an event its status, which then stays until a replay."""
-    return event.status != event_status(outcomes_of(event))
+    expected = "received" if event.outcomes is None else event_status(outcomes_of(event))
+    return event.status != expected
+
+
+def leads_nowhere(event: Event) -> None:
+    """End an event that there is nobody to ask about."""
+    event.processed_at = event.received_at
+    event.outcomes, event.status = encode_outcomes({}), event_status({})
 
 
 def next_status(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus:

@@ -40,9 +40,9 @@ events = Table(
     pk="PK",
     sk="SK",
     indexes=[
-        Index("GSI1", pk="GSI1PK", sk="GSI1SK"),
-        Index("GSI2", pk="GSI2PK", sk="GSI2SK"),
-        Index("GSI3", pk="GSI3PK", sk="GSI3SK"),
+        Index("GSI1", pk="GSI1PK", sk="GSI1SK", project="keys"),
+        Index("GSI2", pk="GSI2PK", sk="GSI2SK", project="keys"),
+        Index("GSI3", pk="GSI3PK", sk="GSI3SK", project="keys"),
     ],
     ttl="expiresAt",
     stream="dynamodb",

@@ -27,6 +27,8 @@ _HEARTBEAT_SECONDS = 15.0
 _MOST_TAILS = 200
 _MOST_PER_ACCOUNT = 10
 _MOST_SEEN = 50_000
+_MOST_AT_A_TIME = 10_000
+_FEWEST_OF_ONE = 50
 _CLAIM_SECONDS = 5.0
 _LIFE_SECONDS = 900.0
 
@@ -96,17 +98,43 @@ class Tails:
         while not self._stopping.is_set() and time.monotonic() - begun < _LIFE_SECONDS:
             bell.clear()
             start, now = max(floor, done - OVERLAP_MS), self._now()
-            for source in await self._sources(user_id, source_id, start):
-                async for event in self._store.iterate(Event.query(source).at_least(start)):
-                    if event.event_id not in seen:
-                        seen[event.event_id] = None
-                        heard = time.monotonic()
-                        yield done, event
-            done = max(done, now)
+            sources = await self._sources(user_id, source_id, start)
+            refs, until = await self._next(sources, start, seen)
+            for received_at, event_id, source in refs:
+                seen[event_id] = None
+                heard = time.monotonic()
+                event = await self._store.get(Event.key(source, received_at, event_id))
+                if event is not None:
+                    yield done, event
+            done = max(done, now if until is None else until)
+            if until is not None:
+                continue  # there is more from before this look
             if time.monotonic() - heard > _HEARTBEAT_SECONDS:
                 heard = time.monotonic()
                 yield done, None
             await self._wait(bell)
+
+    async def _next(
+        self, sources: list[str], start: int, seen: Newest[str, None]
+    ) -> tuple[list[tuple[int, str, str]], int | None]:
+        """Where the events since a time are that were not shown, of all sources in the order of
+        their arrival. If there are too many, only those up to a time, which is given."""
+        found: list[tuple[int, str, str]] = []
+        until: int | None = None
+        share = max(_FEWEST_OF_ONE, _MOST_AT_A_TIME // max(1, len(sources)))
+        for source in sources:
+            taken = 0
+            async for event in self._store.iterate(Event.query(source).at_least(start)):
+                if until is not None and event.received_at > until:
+                    break
+                if event.event_id in seen:
+                    continue
+                if taken == share:
+                    until = event.received_at
+                    break
+                taken += 1
+                found.append((event.received_at, event.event_id, source))
+        return sorted(ref for ref in found if until is None or ref[0] <= until), until
 
     async def _sources(self, user_id: str, source_id: str | None, start: int) -> list[str]:
         """The sources that may have something new."""

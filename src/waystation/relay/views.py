@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import SettingsError
+from waystation.relay.delivering.retries import stored_delays
 from waystation.relay.directory import Verification
 from waystation.relay.receiving.dedupe import Dedupe
 from waystation.relay.states import outcomes_of, webhook_of
@@ -63,6 +64,13 @@ def source_view(source: Source, keyring: Keyring, base_url: str) -> SourceView:
     )
 
 
+class RetryView(msgspec.Struct):
+    """When a delivery is tried again: seconds before each further attempt, and attempts in all."""
+
+    schedule: list[int]
+    attempts: int
+
+
 class ConnectionView(msgspec.Struct, kw_only=True):
     """A connection. Its headers' values and its secret are never shown again."""
 
@@ -73,7 +81,7 @@ class ConnectionView(msgspec.Struct, kw_only=True):
     inbox: Any
     filters: Any
     transform: Any
-    retry: Any
+    retry: Annotated[RetryView, Meta(description="what is used: each delay is up to 10 % longer")]
     rate_limit: Any
     headers: dict[str, str]
     timeout: int
@@ -93,6 +101,7 @@ class CreatedConnection(ConnectionView, kw_only=True):
 
 
 def connection_view(connection: Connection, keyring: Keyring) -> ConnectionView:
+    delays = stored_delays(connection.retry_config)
     return ConnectionView(
         id=connection.connection_id,
         source_id=connection.source_id,
@@ -101,7 +110,7 @@ def connection_view(connection: Connection, keyring: Keyring) -> ConnectionView:
         inbox=_json(connection.inbox),
         filters=_json(connection.filters),
         transform=_json(connection.transform),
-        retry=_json(connection.retry_config),
+        retry=RetryView(list(delays), len(delays) + 1),
         rate_limit=_json(connection.rate_limit),
         headers=dict.fromkeys(keyring.header_names(connection), _HIDDEN),
         timeout=connection.timeout_seconds,

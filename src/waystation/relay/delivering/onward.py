@@ -14,6 +14,7 @@ from waystation.errors import WaystationError
 from waystation.patterns import RESCUE_MS
 from waystation.relay.delivering.parcels import Parcel
 from waystation.relay.delivering.planning import Plan
+from waystation.relay.states import leads_nowhere
 
 if TYPE_CHECKING:
     from waystation.patterns import Timers
@@ -72,7 +73,7 @@ class Elsewhere:
         if await self._directory.leads_anywhere(event.source_id):
             event.todo, event.due_at = event.source_id, event.received_at
         else:
-            event.processed_at = event.received_at  # there is nobody to ask
+            leads_nowhere(event)
         return Plan(Parcel(event, self._keyring, webhook))
 
     async def expect(self, plan: Plan) -> None:

@@ -180,6 +180,7 @@ class Outcomes:
         if not held.stored and parcel.event.claim != self._token:
             log.warning("event %s was taken over", parcel.event.event_id)
             return False
+        expires = parcel.event.expires_at
         result = await self._result(held, outcome)
         joined = parcel.joining
         if joined is not None and len(joined.results) < self._most_joined:
@@ -203,6 +204,8 @@ class Outcomes:
             return False
         if result.after.due_at is not None:
             await self._timers.ensure(result.after.connection_id, result.after.due_at)
+        if result.after.expires_at > expires:
+            await self._prolong(parcel.event.event_id, result.after.expires_at)
         return True
 
     async def _write(self, settlement: Settlement, until: int) -> None:
@@ -252,9 +255,7 @@ class Outcomes:
             after.lane, after.due_at = after.connection_id, now + int(wait * 1000)
             await self._timers.expect(after.connection_id, after.due_at)
             needed = int(clock + wait + remaining(delays, number)) + GRACE_SECONDS
-            if needed > after.expires_at:
-                after.expires_at = needed
-                await self._prolong(event.event_id, needed)
+            after.expires_at = max(needed, after.expires_at)
         return _Result(held, outcome, after, self._counted(delivery, outcome, after, clock))
 
     async def _prolong(self, event_id: str, expires: int) -> None:

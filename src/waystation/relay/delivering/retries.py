@@ -33,25 +33,30 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Literal["exponential", "linear"] | None, Meta(description="how the first delay grows")
     ] = None
     first: Annotated[int, Meta(ge=1, le=_LONGEST_DELAY)] = 30
-    attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] = 8
+    attempts: (
+        Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS, description="in all; 8 without a schedule")]
+        | None
+    ) = None
 
     def delays(self) -> tuple[int, ...]:
         if self.schedule is not None:
             return tuple(self.schedule)
+        again = len(SCHEDULE) if self.attempts is None else self.attempts - 1
         if self.strategy is None:
-            return SCHEDULE[: self.attempts - 1]
+            return SCHEDULE[:again]
         grown = (
-            self.first * (2**n if self.strategy == "exponential" else n + 1)
-            for n in range(self.attempts - 1)
+            self.first * (2**n if self.strategy == "exponential" else n + 1) for n in range(again)
         )
         return tuple(min(_LONGEST_DELAY, delay) for delay in grown)
 
 
 def check_retry(retry: Retry) -> None:
     if retry.schedule is None:
-        if retry.strategy is None and retry.attempts > len(SCHEDULE) + 1:
+        if retry.strategy is None and (retry.attempts or 0) > len(SCHEDULE) + 1:
             raise InvalidInput("retry.attempts", "more than 8 need a strategy or a schedule")
         return
+    if retry.attempts not in (None, len(retry.schedule) + 1):
+        raise InvalidInput("retry.attempts", "a schedule has one attempt more than it has delays")
     if retry.strategy is not None:
         raise InvalidInput("retry.strategy", "give either a schedule or a strategy, not both")
     if len(retry.schedule) >= MAX_ATTEMPTS:
@@ -68,7 +73,9 @@ def stored_delays(text: str | None) -> tuple[int, ...]:
         return SCHEDULE
     try:
         found = msgspec.json.decode(text, type=Retry | list[float])
-        retry = found if isinstance(found, Retry) else Retry(schedule=[int(d) for d in found])
+        if not isinstance(found, Retry):
+            found = Retry(schedule=[int(d) for d in found])
+        retry = found if found.schedule is None else msgspec.structs.replace(found, attempts=None)
         check_retry(retry)
     except (msgspec.MsgspecError, InvalidInput, ValueError, OverflowError):
         return SCHEDULE

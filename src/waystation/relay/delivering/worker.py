@@ -22,6 +22,7 @@ from waystation.relay.delivering.parcels import Parcel
 from waystation.relay.delivering.planning import Plan, Planning
 from waystation.relay.delivering.renewals import Renewals
 from waystation.relay.sources import HOUSE
+from waystation.relay.states import leads_nowhere
 from waystation.relay.tables import Connection, Event
 from waystation.store import key_of
 
@@ -83,7 +84,7 @@ class Worker:
             return self.planning.unfinished(parcel, ours=False)
         connections = await self._tools.directory.connections(event.source_id)
         if not connections:
-            event.processed_at = event.received_at  # there is nobody to ask
+            leads_nowhere(event)
             return Plan(parcel)
         await self._tools.memory.calm(event.user_id)
         plan = self.planning.new(parcel, connections)

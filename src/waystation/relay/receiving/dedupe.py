@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,9 +32,7 @@ _SECONDS = 0.05
 class Dedupe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What makes two webhooks the same. No fields means the provider's delivery id."""
 
-    mode: Annotated[
-        str, Meta(pattern="^(default|fields|none)$", description="default, fields or none")
-    ] = "default"
+    mode: Literal["default", "fields", "none"] = "default"
     fields: Annotated[list[str], Meta(description="paths such as headers.x-id and body.id")] = []
     window: Annotated[int, Meta(ge=1, le=MAX_WINDOW, description="seconds")] = DEFAULT_WINDOW
 

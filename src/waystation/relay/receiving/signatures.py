@@ -11,7 +11,7 @@ import hmac
 import re
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qs, parse_qsl, urlsplit, urlunsplit
 
 import msgspec
@@ -55,7 +55,9 @@ class Arrival(msgspec.Struct, frozen=True):
 class CustomScheme(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a sender that we do not know signs: an HMAC of the body in a header.
 
-    With a timestamp header, what is signed is the timestamp, a full stop and the body.
+    With a timestamp, what is signed is the timestamp, `joined_by` and the body. A header such as
+    `t=…,v1=…` has fields, with a `separator` between them: then `signature_field` is `v1` and
+    `timestamp_field` `t`.
     """
 
     header: str = "x-signature"
@@ -64,6 +66,28 @@ class CustomScheme(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     prefix: str = ""
     timestamp_header: str | None = None
     tolerance: int = 300
+    signature_field: str | None = None
+    timestamp_field: str | None = None
+    separator: str = ","
+    joined_by: str = "."
+
+    def given(self, arrival: Arrival) -> list[str]:
+        """The signatures that a request has. More than one are sent while secrets are changed."""
+        header = arrival.header(self.header.lower())
+        if self.signature_field is None:
+            return [header]
+        pairs = _pairs(header, self.separator)
+        found = [value for name, value in pairs if name == self.signature_field]
+        return found[:_MOST_SIGNATURES]
+
+    def stamp(self, arrival: Arrival) -> str | None:
+        """The time that a request says it was signed at; None where none is signed."""
+        if self.timestamp_header is not None:
+            return arrival.header(self.timestamp_header.lower())
+        if self.timestamp_field is None:
+            return None
+        pairs = _pairs(arrival.header(self.header.lower()), self.separator)
+        return next((value for name, value in pairs if name == self.timestamp_field), "")
 
 
 Check = Callable[[Arrival, str], bool]
@@ -287,15 +311,14 @@ def custom(scheme: CustomScheme) -> Check:
 
     def check(arrival: Arrival, secret: str) -> bool:
         content = arrival.body
-        if scheme.timestamp_header is not None:
-            stamp = arrival.header(scheme.timestamp_header.lower())
+        stamp = scheme.stamp(arrival)
+        if stamp is not None:
             if not arrival.fresh(stamp, scheme.tolerance):
                 return False
-            content = stamp.encode() + b"." + content
+            content = f"{stamp}{scheme.joined_by}".encode() + content
         digest = _hex if scheme.encoding == "hex" else _base64
         wanted = scheme.prefix + digest(secret, content, scheme.algorithm)
-        given = arrival.header(scheme.header.lower())
-        return same(given, wanted)
+        return any(same(signature, wanted) for signature in scheme.given(arrival))
 
     return check
 
@@ -327,5 +350,23 @@ CHECKS: dict[str, Check] = {
     "mailgun": _mailgun,
     "standard-webhooks": _standard,
 }
-PROVIDERS = frozenset({*CHECKS, "paypal", "custom"})
+Provider = Literal[
+    "custom",
+    "github",
+    "hubspot",
+    "intercom",
+    "linear",
+    "mailgun",
+    "paddle",
+    "paypal",
+    "sendgrid",
+    "shopify",
+    "slack",
+    "square",
+    "standard-webhooks",
+    "stripe",
+    "twilio",
+    "zendesk",
+]
+PROVIDERS: frozenset[str] = frozenset(get_args(Provider))
 SIGN_THE_URL = frozenset({"twilio", "square", "hubspot"})
