@@ -94,5 +94,7 @@ async def test_a_store_that_refuses_is_an_error(
     moto_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    with pytest.raises(BlobError):
-        await open_blobs("s3://no-such-bucket-here", endpoint_url=moto_url).put("a", b"1")
+    blobs = open_blobs("s3://no-such-bucket-here", endpoint_url=moto_url)
+    for attempt in (blobs.put("a", b"1"), blobs.get("a"), blobs.delete("a")):
+        with pytest.raises(BlobError, match=r"does not exist \(NoSuchBucket\)$"):
+            await attempt

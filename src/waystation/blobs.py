@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ MAX_KEY = 900
 MAX_BYTES = 256 * 1024 * 1024
 _MOST_KNOWN = 10_000
 _ASK_AGAIN = timedelta(minutes=5)
+_REFUSAL = re.compile(r"<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
+_NO_BUCKET = "NoSuchBucket"
 
 
 class Blobs:
@@ -49,7 +52,7 @@ class Blobs:
         except AlreadyExistsError:
             return False
         except (BaseError, OSError) as error:
-            raise BlobError(f"{key} could not be written: {error}") from error
+            raise BlobError(f"{key} could not be written: {_why(error)}") from error
         return True
 
     def _synced(self, top: Path, file: Path) -> None:
@@ -68,20 +71,19 @@ class Blobs:
         try:
             found = await obstore.get_async(self._store, key)
             return bytes(await found.bytes_async())
-        except (FileNotFoundError, NotFoundError):
-            return None
         except (BaseError, OSError) as error:
-            raise BlobError(f"{key} could not be read: {error}") from error
+            if _is_absent(error):
+                return None
+            raise BlobError(f"{key} could not be read: {_why(error)}") from error
 
     async def delete(self, key: str) -> None:
         """Remove a blob, if it is there."""
         _check_key(key)
         try:
             await obstore.delete_async(self._store, key)
-        except (FileNotFoundError, NotFoundError):
-            return
         except (BaseError, OSError) as error:
-            raise BlobError(f"{key} could not be removed: {error}") from error
+            if not _is_absent(error):
+                raise BlobError(f"{key} could not be removed: {_why(error)}") from error
 
     async def walk(self, prefix: str = "") -> AsyncIterator[tuple[str, float]]:
         """Every key below a prefix that ends at a slash, and when it was last written."""
@@ -90,18 +92,22 @@ class Blobs:
                 for entry in chunk:
                     yield entry["path"], entry["last_modified"].timestamp()
         except (BaseError, OSError) as error:
-            raise BlobError(f"{prefix or 'the blobs'} could not be listed: {error}") from error
+            where = prefix or "the blobs"
+            raise BlobError(f"{where} could not be listed: {_why(error)}") from error
 
 
-def open_blobs(url: str, *, endpoint_url: str | None = None) -> Blobs:
-    """Open `file:relative/path`, `file:///absolute/path`, `s3://bucket/prefix`, `memory:///`, …"""
+def open_blobs(url: str, *, endpoint_url: str | None = None, region: str | None = None) -> Blobs:
+    """Open `file:relative/path`, `file:///absolute/path`, `s3://bucket/prefix`, `memory:///`, …
+
+    `region` is where a bucket is; by default, where AWS's own settings say.
+    """
     try:
         if url.startswith("file:"):
             path = Path(url.removeprefix("file:").removeprefix("//"))
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             return Blobs(LocalStore(path.resolve()), path.resolve())
         if url.startswith("s3://"):
-            return Blobs(_s3(url, endpoint_url))
+            return Blobs(_s3(url, endpoint_url, region))
         return Blobs(from_url(url))
     except (BaseError, OSError, ValueError) as error:
         raise InvalidRequest(f"{url!r} is not an object store: {error}", field="blobs") from error
@@ -115,12 +121,65 @@ def _sync(place: Path) -> None:
         os.close(handle)
 
 
-def _s3(url: str, endpoint_url: str | None) -> S3Store:
+async def ensure_bucket(url: str, *, endpoint_url: str, region: str | None = None) -> None:
+    """Create the bucket of `s3://bucket/prefix` at a stand-in for AWS, unless it is there."""
+    if url.startswith("s3://"):
+        await asyncio.to_thread(_create_bucket, url, endpoint_url, region)
+
+
+def _create_bucket(url: str, endpoint_url: str, region: str | None) -> None:
+    # Imported here so that only those who use a stand-in load the models of AWS's services.
+    import botocore.config
+    import botocore.exceptions
+    import botocore.session
+
+    from waystation.aws import AwsChain
+
+    chain = AwsChain(region, endpoint_url)
+    client: Any = botocore.session.get_session().create_client(
+        "s3",
+        region_name=chain.region,
+        endpoint_url=chain.given_endpoint("s3"),
+        config=botocore.config.Config(s3={"addressing_style": "path"}),
+    )
+    bucket = url.removeprefix("s3://").partition("/")[0]
+    place = {} if chain.region == "us-east-1" else {"LocationConstraint": chain.region}
+    more = {"CreateBucketConfiguration": place} if place else {}
+    try:
+        client.create_bucket(Bucket=bucket, **more)
+    except botocore.exceptions.ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        if code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+            raise BlobError(f"the bucket {bucket} could not be created: {error}") from error
+    except botocore.exceptions.BotoCoreError as error:
+        raise BlobError(f"the bucket {bucket} could not be created: {error}") from error
+    finally:
+        client.close()
+
+
+def _is_absent(error: BaseException) -> bool:
+    """Whether there is no such blob. Without a bucket, nobody knows."""
+    return isinstance(error, FileNotFoundError | NotFoundError) and _NO_BUCKET not in str(error)
+
+
+def _why(error: BaseException) -> str:
+    """What the object store's client says, without what is only of interest to its authors."""
+    text = str(error).partition("\n\nDebug source:")[0]
+    if refusal := _REFUSAL.search(text):
+        return f"{refusal[2] or 'it was refused'} ({refusal[1]})"
+    if "AccessRefused: " in text:
+        return text.partition("AccessRefused: ")[2]
+    if "error sending request" in text and (host := re.search(r"https?://[^/\s]+", text)):
+        return f"{host[0]} cannot be reached"
+    return " ".join(text.split())[:300]
+
+
+def _s3(url: str, endpoint_url: str | None, region: str | None) -> S3Store:
     """Credentials, region and endpoint by the same chain as DynamoDB's and SQS's."""
     # Imported here so that a local directory starts without the AWS client.
     from waystation.aws import AwsChain
 
-    chain = AwsChain(None, endpoint_url)
+    chain = AwsChain(region, endpoint_url)
 
     def provide() -> Any:
         held = chain.load_credentials().get_frozen_credentials()

@@ -146,6 +146,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         return Path(unquote(self.store.removeprefix("sqlite:///")))
 
     @property
+    def aws_region(self) -> str | None:
+        """The region that the store's URL names, or else the queue's: buckets are there, too."""
+        for url, scheme in ((self.store, "dynamodb://"), (self.queue, "sqs://")):
+            if url.startswith(scheme) and (region := url.removeprefix(scheme)):
+                return region
+        return None
+
+    @property
     def networks(self) -> list[str]:
         """Private networks that deliveries may reach."""
         if self.allow_networks is not None:

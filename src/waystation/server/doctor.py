@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from waystation.blobs import Blobs
     from waystation.seam import Check, System
     from waystation.settings import Settings
     from waystation.store import Store
@@ -112,7 +113,8 @@ def _fix(name: str, error: Exception) -> str:
         "store": "is WAYSTATION_STORE right, its directory writable, its service reachable?",
         "queue": "is WAYSTATION_QUEUE right and its service reachable? The queues come with "
         "`waystation tables --cloudformation`",
-        "blobs": "is WAYSTATION_BLOBS right, its directory writable, its bucket there?",
+        "blobs": "is WAYSTATION_BLOBS right, its directory writable, its bucket there? A bucket "
+        "comes with `waystation tables --cloudformation`, which says what it is called",
         "clock": "set the clock: signatures and expiry depend on it (timedatectl set-ntp true)",
     }[name]
 
@@ -164,8 +166,14 @@ class _Doctor:
         waiting = sum(depth.ready + depth.delayed for depth in depths)
         return f"{settings.queue}: {len(depths)} queues, {waiting} messages waiting"
 
+    def _blobs(self) -> Blobs:
+        settings = self._settings
+        return open_blobs(
+            settings.blobs, endpoint_url=settings.aws_endpoint_url, region=settings.aws_region
+        )
+
     async def blobs(self) -> str:
-        blobs = open_blobs(self._settings.blobs, endpoint_url=self._settings.aws_endpoint_url)
+        blobs = self._blobs()
         key = f"doctor/{nanoid()}"
         await blobs.put(key, b"test")
         read = await blobs.get(key)
@@ -178,7 +186,7 @@ class _Doctor:
         """Our clock against that of whoever keeps the blobs."""
         if time.time() < _EARLIEST:
             raise SettingsError("the clock shows a time long past")
-        blobs = open_blobs(self._settings.blobs, endpoint_url=self._settings.aws_endpoint_url)
+        blobs = self._blobs()
         key = f"doctor/{nanoid()}"
         await blobs.put(key, b"test")
         stamps = [at async for name, at in blobs.walk("doctor") if name == key]

@@ -8,7 +8,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from waystation.blobs import open_blobs
+from waystation.blobs import ensure_bucket, open_blobs
 from waystation.errors import DeclarationError
 from waystation.outbound import Guard
 from waystation.patterns import Cursors, Idempotency
@@ -65,6 +65,7 @@ class Runtime:
         self.supervisor = Supervisor()
         self.idempotency = Idempotency(store, hook=self._count)
         self.sign_ins = Idempotency(store, ttl=_SIGN_IN_SECONDS, hook=self._count)
+        cursors = Cursors(vault)
         self._parts = Parts(
             settings=settings,
             store=store,
@@ -73,13 +74,14 @@ class Runtime:
             vault=vault,
             guard=Guard(settings.networks),
             idempotency=self.idempotency,
-            cursors=Cursors(vault),
+            cursors=cursors,
             stopping=self.supervisor.stopping,
             background=background,
         )
         self.tables = tables_of(systems)
         self.systems = self._parts.open(systems)
-        self.provided = merged("name", (running.provide for running in self.running))
+        theirs = [running.provide for running in self.running]
+        self.provided = merged("name", [{"cursors": cursors}, *theirs])
         self.consumers = [consumer for running in self.running for consumer in running.consumers]
         self.watchers = [watcher for running in self.running for watcher in running.watchers]
         self._check_watchers()
@@ -191,7 +193,8 @@ async def running(
         if endpoint is not None:  # a stand-in for AWS starts empty
             await store.ensure_tables()
             await queues.ensure()
-        blobs = open_blobs(settings.blobs, endpoint_url=endpoint)
+            await ensure_bucket(settings.blobs, endpoint_url=endpoint, region=settings.aws_region)
+        blobs = open_blobs(settings.blobs, endpoint_url=endpoint, region=settings.aws_region)
         vault = await open_vault(settings, store)
         runtime = Runtime(settings, systems, store, queues, blobs, vault, background=background)
         stack.push_async_callback(runtime.close)
