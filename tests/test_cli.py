@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import waystation
 from waystation.cli import main
 from waystation.queues import QueueSpec
 from waystation.seam import tables_of
@@ -96,6 +97,26 @@ def test_a_key_is_printed_alone(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert created["key"] != first.strip()
     assert (created["email"], created["permissions"]) == ("ann@example.com", "read")
     assert created["plan"] == "unlimited"
+
+
+def test_a_key_comes_with_the_database_that_it_is_for(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "create", "ann@example.com"]) == 0
+    said = capsys.readouterr().err
+    assert "sqlite:///waystation.db" in said
+    assert "new database" in said
+    assert main(["keys", "create", "ann@example.com"]) == 0
+    said = capsys.readouterr().err
+    assert "sqlite:///waystation.db" in said
+    assert "new database" not in said
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"waystation {waystation.__version__}\n"
 
 
 def test_a_file_of_settings_can_be_named_after_the_command(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,12 +55,18 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", WITH_CONSOLE, ids=name)
 def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
-    """All commands of a page run in one place, and a server that it starts stays until the end.
+    """All commands of a page run in one shell, in a folder where `make run` has been, and a server
+    that it starts stays until the end. The shell of whoever reads the README does not know the
+    `waystation` command; that of whoever goes on to the docs has done what the README says.
 
     A line of three dots stands for any lines, and … within a line for any text.
     """
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
     with ExitStack() as running:
         port, other = str(free_port()), str(free_port())
+        shell = running.enter_context(Shell.started(tmp_path))
+        if page.name != "README.md":
+            shell.run(path_command())
         for block in blocks(page, "console"):
             shown = block.replace("8080", port).replace("8099", other)
             for part in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]:
@@ -67,23 +74,57 @@ def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -
                 if command.startswith(SERVERS):
                     printed = running.enter_context(served(command, tmp_path, expected, port))
                 else:
-                    printed = ran(command, tmp_path)
+                    printed = shell.run(command)
                 assert re.fullmatch(pattern(expected), printed), (command, printed)
 
 
-def ran(command: str, where: Path) -> str:
-    if command.startswith("curl") and not shutil.which("curl"):
-        missing("curl", "the tour uses it")
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=where,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout if done.stdout.endswith("\n") or not done.stdout else done.stdout + "\n"
+def path_command() -> str:
+    """How the README puts our command on the path."""
+    shown = "".join(blocks(ROOT / "README.md", "console"))
+    [command] = re.findall(r"^\$ (PATH=.*)$", shown, flags=re.MULTILINE)
+    return str(command)
+
+
+class Shell:
+    """A shell as a newcomer has it, into which commands are typed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    @classmethod
+    @contextmanager
+    def started(cls, where: Path) -> Iterator[Shell]:
+        ours = str(Path(sys.executable).parent)
+        path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != ours)
+        process = subprocess.Popen(
+            ["sh"],
+            cwd=where,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield cls(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def run(self, command: str) -> str:
+        if command.startswith("curl") and not shutil.which("curl"):
+            missing("curl", "the tour uses it")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        end = f"end of {uuid.uuid4().hex}:"
+        self._process.stdin.write(f"{command}\nprintf '\\n{end} %s\\n' $?\n")
+        self._process.stdin.flush()
+        printed = ""
+        while not (line := self._process.stdout.readline()).startswith(end):
+            assert line, f"the shell ended at {command}"
+            printed += line
+        assert line == f"{end} 0\n", (command, printed)
+        printed = printed.removesuffix("\n")
+        return printed if printed.endswith("\n") or not printed else printed + "\n"
 
 
 @contextmanager

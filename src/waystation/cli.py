@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waystation import __version__
 from waystation.errors import WaystationError
 from waystation.seam import Call, Commands, queues_of, settings_of, tables_of
 from waystation.settings import Settings, load_settings
@@ -67,6 +68,7 @@ def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="waystation", description="Where events stop on their way."
     )
+    parser.add_argument("--version", action="version", version=f"waystation {__version__}")
     parser.add_argument("--config", type=Path, help="a TOML file of settings")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="a settings file")

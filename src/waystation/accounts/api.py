@@ -8,7 +8,7 @@ import msgspec
 from litestar import Controller, Request, Router, delete, get, post
 from litestar.datastructures import Address, State
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody  # noqa: TC002
+from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
 from waystation.accounts.plans import PLANS, Limits
@@ -17,7 +17,7 @@ from waystation.accounts.tables import ApiKey, Plan
 from waystation.accounts.tokens import Tokens  # noqa: TC001
 from waystation.errors import NotFound
 from waystation.ids import is_id
-from waystation.patterns import Listing, listing, sender_key
+from waystation.patterns import MAX_CURSOR, Cursors, Listing, listing, sender_key
 from waystation.seam import PUBLIC, Permission, Principal, Role, needs
 
 Service = NamedDependency[Accounts]
@@ -25,14 +25,17 @@ AnyRequest = Request[Principal, None, State]
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
+Email = Annotated[str, Meta(max_length=254, extra_json_schema={"format": "email"})]
+
+
 class SignUp(msgspec.Struct, forbid_unknown_fields=True):
-    email: Annotated[str, Meta(max_length=254)]
+    email: Email
     password: Annotated[str, Meta(description="8 characters to 72 bytes")]
     name: Name
 
 
 class LogIn(msgspec.Struct, forbid_unknown_fields=True):
-    email: Annotated[str, Meta(max_length=254)]
+    email: Email
     password: Annotated[str, Meta(max_length=1000)]
 
 
@@ -125,8 +128,23 @@ class AccountController(Controller):
         return CreatedKey(**msgspec.structs.asdict(_key_view(key)), key=secret)
 
     @get("/api-keys", opt=needs("admin"), summary="All API keys")
-    async def list_keys(self, request: AnyRequest, accounts: Service) -> Listing[Key]:
-        return listing([_key_view(key) for key in await accounts.keys.of(request.user.user_id)])
+    async def list_keys(
+        self,
+        request: AnyRequest,
+        accounts: Service,
+        cursors: NamedDependency[Cursors],
+        limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
+        cursor: Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)] = None,
+    ) -> Listing[Key]:
+        user_id = request.user.user_id
+        found, more = cursors.cut(
+            await accounts.keys.of(user_id),
+            limit,
+            cursor,
+            f"keys {user_id}",
+            lambda key: f"{key.created_at} {key.key_id}",
+        )
+        return listing([_key_view(key) for key in found], more)
 
     @delete("/api-keys/{key_id:str}", opt=needs("admin"), summary="Revoke an API key")
     async def revoke_key(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from waystation.errors import InvalidInput
@@ -31,6 +32,8 @@ async def create_key(call: Call) -> None:
     options = call.options
     if not 1 <= len(options.name) <= 100:
         raise InvalidInput("name", "a key's name must have 1 to 100 characters")
+    file = call.settings.sqlite_path
+    is_new = file is not None and not file.exists()
     async with call.house() as house:
         accounts = house["accounts"]
         user = await accounts.find_or_open(options.email)
@@ -44,4 +47,10 @@ async def create_key(call: Call) -> None:
         "plan": user.plan,
         "role": user.known_role,
     }
+    print(f"in {call.settings.store}, environment {call.settings.env}", file=sys.stderr)
+    if is_new:
+        print(
+            "this is a new database: a server that uses another one does not know this key",
+            file=sys.stderr,
+        )
     call.show(created, secret)

@@ -222,8 +222,11 @@ class LettersController(Controller):
     opt = OPERATORS
 
     @get("", summary="Dead letters, without what they say")
-    async def list_all(self, desk: DeskService, limit: Limit = 50) -> Listing[Letter]:
-        return listing(await desk.letters.all(limit))
+    async def list_all(
+        self, desk: DeskService, limit: Limit = 50, cursor: Cursor = None
+    ) -> Listing[Letter]:
+        """The oldest first."""
+        return listing(*await desk.letters.page(limit, cursor))
 
     @post("/redrive", status_code=202, summary="Send dead letters again")
     async def redrive(

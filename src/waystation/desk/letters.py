@@ -16,7 +16,7 @@ from waystation.patterns import excerpt
 from waystation.times import iso, seconds_of
 
 if TYPE_CHECKING:
-    from waystation.patterns import Vault
+    from waystation.patterns import Cursors, Vault
     from waystation.queues import DeadLetter, Queue
     from waystation.store import Store
 
@@ -50,15 +50,25 @@ class Letter(msgspec.Struct, kw_only=True):
 
 
 class Letters:
-    def __init__(self, store: Store, vault: Vault, queue: Queue, *, excerpts: bool) -> None:
+    def __init__(
+        self, store: Store, vault: Vault, cursors: Cursors, queue: Queue, *, excerpts: bool
+    ) -> None:
         self._store = store
+        self._cursors = cursors
         self._vault = vault
         self._queue = queue
         self._excerpts = excerpts
 
-    async def all(self, limit: int) -> list[Letter]:
-        found = await self._queue.dead_letters(limit)
-        return [await self._letter(each) for each in found]
+    async def page(self, limit: int, cursor: str | None) -> tuple[list[Letter], str | None]:
+        """The oldest first, of those that can be looked at in one go."""
+        found, more = self._cursors.cut(
+            await self._queue.dead_letters(_MOST_LOOKED_AT),
+            limit,
+            cursor,
+            "desk dead letters",
+            lambda dead: f"{dead.sent_at:020.6f} {dead.id}",
+        )
+        return [await self._letter(each) for each in found], more
 
     async def one(self, id_: str) -> Letter:
         for each in await self._queue.dead_letters(_MOST_LOOKED_AT):

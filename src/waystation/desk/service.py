@@ -62,7 +62,9 @@ class Desk:
         self.switches = SwitchBoard(
             store, parts.cursors, self.rules.templates, parts.offer("relay.owns")
         )
-        self.letters = Letters(store, vault, self.queue, excerpts=settings.desk_excerpts)
+        self.letters = Letters(
+            store, vault, parts.cursors, self.queue, excerpts=settings.desk_excerpts
+        )
         self.vendor: Richpanel | None = None
         if settings.richpanel_url and settings.richpanel_api_key:
             self.vendor = Richpanel(
@@ -122,12 +124,8 @@ class Desk:
         """What was done in a conversation, the latest first."""
         conversation = shown_id(id_)
         scope = f"desk audit {conversation}"
-        after = None if cursor is None else self._cursors.open(cursor, scope)
-        page = await self.store.query(
-            AuditAction.query(conversation), limit=limit, after=after, reverse=True
-        )
-        more = None if page.cursor is None else self._cursors.seal(page.cursor, scope)
-        return list(page.items), more
+        query = AuditAction.query(conversation)
+        return await self._cursors.page(self.store, query, limit, cursor, scope, reverse=True)
 
     async def event(self, event_id: str) -> EventRecord:
         record = await self.store.get(EventRecord.key(event_id))
@@ -137,10 +135,7 @@ class Desk:
 
     async def unknowns(self, limit: int, cursor: str | None) -> tuple[list[Unknown], str | None]:
         """Replies that a person has to look for, the oldest first."""
-        after = None if cursor is None else self._cursors.open(cursor, _UNKNOWN)
-        page = await self.store.query(Unknown.query(), limit=limit, after=after)
-        more = None if page.cursor is None else self._cursors.seal(page.cursor, _UNKNOWN)
-        return list(page.items), more
+        return await self._cursors.page(self.store, Unknown.query(), limit, cursor, _UNKNOWN)
 
     async def settle(self, unknown_id: str, *, sent: bool) -> None:
         """A person has looked whether a reply was sent."""

@@ -172,10 +172,9 @@ class SwitchBoard:
         self, limit: int, cursor: str | None
     ) -> tuple[list[SwitchChange], str | None]:
         """Who has set what, the latest first."""
-        after = None if cursor is None else self._cursors.open(cursor, _CHANGES)
-        page = await self._store.query(SwitchChange.query(), limit=limit, after=after, reverse=True)
-        more = None if page.cursor is None else self._cursors.seal(page.cursor, _CHANGES)
-        return list(page.items), more
+        return await self._cursors.page(
+            self._store, SwitchChange.query(), limit, cursor, _CHANGES, reverse=True
+        )
 
 
 def _state(row: Switches | None) -> SwitchState:

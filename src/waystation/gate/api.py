@@ -15,7 +15,7 @@ from waystation.gate.payloads import is_slack_id
 from waystation.gate.service import Gate
 from waystation.gate.slack import ABSENT, SCOPES
 from waystation.gate.workspaces import NO_APP, RateLimit, WhitelistInput, WorkspaceInput
-from waystation.patterns import MAX_CURSOR, Listing, listing
+from waystation.patterns import MAX_CURSOR, Cursors, Listing, listing
 from waystation.seam import Principal
 from waystation.times import iso, iso_of_ms
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GateService = NamedDependency[Gate]
 AnyRequest = Request[Principal, None, State]
+Limit = Annotated[int, QueryParameter(ge=1, le=100)]
+Cursor = Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)]
 SlackId = Annotated[str | None, QueryParameter(max_length=40)]
 
 
@@ -88,9 +90,23 @@ class WorkspaceController(Controller):
     tags = ("Gate",)
 
     @get("", summary="All workspaces")
-    async def list_all(self, request: AnyRequest, gate: GateService) -> Listing[WorkspaceView]:
-        found = await gate.workspaces.of(request.user.user_id)
-        return listing([workspace_view(workspace) for workspace in found])
+    async def list_all(
+        self,
+        request: AnyRequest,
+        gate: GateService,
+        cursors: NamedDependency[Cursors],
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Listing[WorkspaceView]:
+        user_id = request.user.user_id
+        found, more = cursors.cut(
+            await gate.workspaces.of(user_id),
+            limit,
+            cursor,
+            f"workspaces {user_id}",
+            lambda workspace: workspace.team_id,
+        )
+        return listing([workspace_view(workspace) for workspace in found], more)
 
     @put("/{team_id:str}", summary="Add or change a workspace")
     async def set(
@@ -160,8 +176,8 @@ class GateController(Controller):
         request: AnyRequest,
         gate: GateService,
         outcome: Annotated[Literal["passed", "refused"] | None, QueryParameter()] = None,
-        limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
-        cursor: Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)] = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
     ) -> Listing[CheckView]:
         await gate.records.finish()
         found, after = await gate.records.page(request.user.user_id, outcome, limit, cursor)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 InboxService = NamedDependency[Inbox]
 AnyRequest = Request[Principal, None, State]
+Limit = Annotated[int, QueryParameter(ge=1, le=100)]
 Cursor = Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)]
 
 
@@ -85,7 +86,7 @@ class TenantController(Controller):
         self,
         request: AnyRequest,
         inboxes: InboxService,
-        limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
+        limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Listing[TenantName]:
         found, more = await inboxes.tenants.list_tenants(request.user.user_id, limit, cursor)
@@ -121,10 +122,17 @@ class TenantController(Controller):
 
     @get("/{tenant:str}/inboxes", summary="A tenant's inboxes")
     async def list_inboxes(
-        self, tenant: FromPath[str], request: AnyRequest, inboxes: InboxService
+        self,
+        tenant: FromPath[str],
+        request: AnyRequest,
+        inboxes: InboxService,
+        limit: Limit = 50,
+        cursor: Cursor = None,
     ) -> Listing[InboxView]:
-        found = await inboxes.tenants.list_inboxes(request.user.user_id, tenant)
-        return listing([_inbox(config) for config in found])
+        found, more = await inboxes.tenants.list_inboxes(
+            request.user.user_id, tenant, limit, cursor
+        )
+        return listing([_inbox(config) for config in found], more)
 
 
 class InboxController(Controller):

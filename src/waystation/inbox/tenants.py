@@ -155,10 +155,8 @@ class Tenants:
         self, account: str, limit: int, cursor: str | None
     ) -> tuple[list[AccountTenant], str | None]:
         scope = f"tenants {account}"
-        after = None if cursor is None else self._cursors.open(cursor, scope)
-        page = await self._store.query(AccountTenant.query(account), limit=limit, after=after)
-        more = None if page.cursor is None else self._cursors.seal(page.cursor, scope)
-        return list(page.items), more
+        query = AccountTenant.query(account)
+        return await self._cursors.page(self._store, query, limit, cursor, scope)
 
     async def rotate(self, account: str, tenant: str) -> None:
         """Make all user tokens of a tenant worthless."""
@@ -219,9 +217,12 @@ class Tenants:
             self._inboxes[place] = (now, found)
         return found
 
-    async def list_inboxes(self, account: str, tenant: str) -> list[InboxConfig]:
+    async def list_inboxes(
+        self, account: str, tenant: str, limit: int, cursor: str | None
+    ) -> tuple[list[InboxConfig], str | None]:
         await self.get(account, tenant)
-        return [config async for config in self._store.iterate(InboxConfig.query(tenant))]
+        query = InboxConfig.query(tenant)
+        return await self._cursors.page(self._store, query, limit, cursor, f"inboxes {tenant}")
 
     async def know_category(self, config: InboxConfig, category: str) -> None:
         """Make a category one of the inbox's own; there is a bound to them."""

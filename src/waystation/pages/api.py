@@ -15,7 +15,7 @@ from waystation.errors import InvalidInput, NotFound
 from waystation.pages.keeping.places import MOST_URL, Place
 from waystation.pages.site_pages import SitePages
 from waystation.pages.sites import SiteInput, tenant_of, terms_of
-from waystation.patterns import MAX_CURSOR, Listing, listing
+from waystation.patterns import MAX_CURSOR, Cursors, Listing, listing
 from waystation.seam import Principal
 from waystation.times import iso
 
@@ -149,9 +149,19 @@ class SiteController(Controller):
     tags = ("Pages",)
 
     @get("", summary="All sites")
-    async def list_all(self, request: AnyRequest, pages: PagesService) -> Listing[SiteView]:
-        found = await pages.sites.of(request.user.user_id)
-        return listing([site_view(site) for site in found])
+    async def list_all(
+        self,
+        request: AnyRequest,
+        pages: PagesService,
+        cursors: NamedDependency[Cursors],
+        limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+        cursor: Annotated[str | None, QueryParameter(max_length=MAX_CURSOR)] = None,
+    ) -> Listing[SiteView]:
+        user_id = request.user.user_id
+        found, more = cursors.cut(
+            await pages.sites.of(user_id), limit, cursor, f"sites {user_id}", lambda s: s.site
+        )
+        return listing([site_view(site) for site in found], more)
 
     @put("/{site:str}", summary="Add or change a site")
     async def set(

@@ -12,6 +12,7 @@ from litestar.openapi.config import OpenAPIConfig
 import waystation
 from waystation.errors import NotFound
 from waystation.server import problems
+from waystation.server.checking import check_request
 from waystation.server.front import problem_for
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def build_api(
     return Litestar(
         route_handlers=list(routers),
         guards=[guard],
+        before_request=check_request,
         dependencies={
             name: Provide(_constant(value), sync_to_thread=False)
             for name, value in dependencies.items()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import NotFound
-from waystation.seam import merged
+from waystation.seam import Response, merged
 from waystation.server.api import build_api
+from waystation.server.asgi import Capture, send_response
 from waystation.server.cross_origin import CrossOrigin
 from waystation.server.doors import description_doors, health_doors
 from waystation.server.front import Front
@@ -14,7 +16,7 @@ from waystation.server.posts import IdempotentPosts
 
 if TYPE_CHECKING:
     from waystation.seam import Door
-    from waystation.server.asgi import Receive, Scope, Send
+    from waystation.server.asgi import App, Receive, Scope, Send
     from waystation.server.runtime import Runtime
 
 
@@ -23,9 +25,8 @@ def build_app(runtime: Runtime) -> Front:
     routers = [router for running in runtime.running for router in running.routers()]
     api = build_api(runtime.callers, routers, runtime.provided)
     doors = [door for running in runtime.running for door in running.doors]
-    asgi: Any = api  # Litestar's own types of ASGI are narrower
     posts = IdempotentPosts(
-        asgi,
+        _with_options(api),
         runtime.callers,
         runtime.idempotency,
         runtime.sign_ins,
@@ -35,6 +36,25 @@ def build_app(runtime: Runtime) -> Front:
     everything = [*health_doors(runtime), *description_doors(api), *doors]
     open_to_others = [prefix for running in runtime.running for prefix in running.cross_origin]
     return Front(_by_segment(everything), CrossOrigin(posts, open_to_others), runtime.metrics)
+
+
+def _with_options(api: Any) -> App:
+    """Litestar's answer to OPTIONS has the methods of one of a path's handlers; its refusal of
+    another method has those of all."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "OPTIONS":
+            await api(scope, receive, send)
+            return
+        capture = Capture()
+        await api({**scope, "method": "TRACE"}, receive, capture)
+        response = capture.response()
+        if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            methods = dict(response.headers).get(b"allow", b"").split(b", ")
+            response = Response(204, b"", [(b"allow", b", ".join(sorted(methods)))])
+        await send_response(response, send)
+
+    return answer
 
 
 def build_worker_app(runtime: Runtime) -> Front:

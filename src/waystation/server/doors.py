@@ -96,14 +96,21 @@ def description_doors(api: Litestar) -> list[Door]:
     async def for_people() -> Response:
         return await description("html")
 
-    return [_page("/openapi.json", for_programs), _page("/docs", for_people)]
+    async def for_newcomers() -> Response:
+        return Response(200, openapi.welcome(), _HTML)
+
+    return [
+        _page("/", for_newcomers),
+        _page("/openapi.json", for_programs),
+        _page("/docs", for_people),
+    ]
 
 
 def _page(path: str, answer: Callable[[], Awaitable[Response]], *, programs: bool = False) -> Door:
     """A door that answers GET at one path."""
 
     async def handle(request: Request) -> Response:
-        if request.path.rstrip("/") != path:
+        if path != (request.path if path == "/" else request.path.rstrip("/")):
             raise NotFound("there is nothing at this address")
         if request.method not in ("GET", "HEAD"):
             return Response(405, headers=[(b"allow", b"GET, HEAD")])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import msgspec
+from litestar import Response
+from litestar.response import ServerSentEvent, Stream
 
 from waystation.server.problems import Problem
 
@@ -21,46 +23,115 @@ _KEY_HEADER = {
     "description": "Repeating a request with the same key repeats its answer, not its effect.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
+_STREAMS = {ServerSentEvent: "text/event-stream", Stream: "text/event-stream"}
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def document(app: Litestar) -> dict[str, Any]:
-    """Litestar's description, with what all our routes have in common."""
+    """Litestar's description, with bodies and answers as they are really read and written, and what
+    all our routes have in common."""
     described: dict[str, Any] = app.openapi_schema.to_schema()
-    components = described.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    _, defined = msgspec.json.schema_components(
-        [Problem], ref_template="#/components/schemas/{name}"
-    )
-    schemas |= defined
-    components["securitySchemes"] = {
-        "bearer": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "An API key (`ws_live_…`) or an access token.",
-        }
-    }
-    public = {
-        (route.path_format, method)
+    handlers = {
+        (route.path_format, method.lower()): handler
         for route in app.routes
         for handler in getattr(route, "route_handlers", [])
-        if handler.opt.get("public")
         for method in handler.http_methods
     }
+    bodies, answers = _types(handlers)
+    schemas, components = _schemas([Problem, *bodies.values(), *answers.values()])
+    shown = dict(zip([None, *bodies, *answers], schemas, strict=True))
+    described["components"] = {
+        "schemas": {name: _dated(schema) for name, schema in components.items()},
+        "securitySchemes": {
+            "bearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key (`ws_live_…`) or an access token.",
+            }
+        },
+    }
     for path, method, operation in _operations(described):
-        if method == "post":
-            operation.setdefault("parameters", []).append(_KEY_HEADER)
-        if (path, method.upper()) not in public:
-            operation["security"] = [{"bearer": []}]
-        responses = operation.setdefault("responses", {})
-        responses.pop("400", None)
-        responses["default"] = {
-            "description": "What went wrong",
-            "content": {
-                "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-            },
-        }
+        handler = handlers[path, method]
+        _complete(operation, handler.opt, method)
+        if ("body", path, method) in shown:
+            data = handler.parsed_fn_signature.parameters["data"]
+            content = {"application/json": {"schema": shown["body", path, method]}}
+            operation["requestBody"] = {"content": content, "required": not data.has_default}
+        media = _STREAMS.get(handler.parsed_fn_signature.return_type.annotation)
+        for status, answer in operation["responses"].items():
+            if status == "200" and media is not None:
+                answer["content"] = {media: {}}
+            if status.startswith("2") and ("answer", path, method) in shown:
+                schema = shown["answer", path, method]
+                answer["content"] = {"application/json": {"schema": schema}}
     return described
+
+
+def _types(handlers: dict[tuple[str, str], Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """What routes take and give, by path and method."""
+    bodies: dict[Any, Any] = {}
+    answers: dict[Any, Any] = {}
+    for place, handler in handlers.items():
+        signature = handler.parsed_fn_signature
+        if "data" in signature.parameters:
+            bodies["body", *place] = signature.parameters["data"].annotation
+        given = signature.return_type.annotation
+        if get_origin(given) is Response:
+            given = get_args(given)[0]
+        if _is_document(given):
+            answers["answer", *place] = given
+    return bodies, answers
+
+
+def _is_document(kind: Any) -> bool:
+    plain = get_origin(kind) or kind
+    return isinstance(plain, type) and issubclass(plain, msgspec.Struct)
+
+
+def _schemas(types: list[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    return msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+
+
+def _dated(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose times are said to be such. By our names, they are what ends in `_at`."""
+    for name, field in schema.get("properties", {}).items():
+        if name == "at" or name.endswith("_at"):
+            for option in field.get("anyOf", [field]):
+                if option.get("type") == "string":
+                    option["format"] = "date-time"
+    return schema
+
+
+def _complete(operation: dict[str, Any], opt: dict[str, Any], method: str) -> None:
+    """Add what all operations have."""
+    parameters = operation.setdefault("parameters", [])
+    for parameter in parameters:
+        parameter["schema"] = _without_null(parameter["schema"])
+    if method == "post":
+        parameters.append(_KEY_HEADER)
+    if not opt.get("public"):
+        operation["security"] = [{"bearer": []}]
+    responses = operation.setdefault("responses", {})
+    responses.pop("400", None)
+    responses["default"] = {
+        "description": "What went wrong",
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter may be where it is given: then it is never null."""
+    rest = {name: value for name, value in schema.items() if name != "oneOf"}
+    options = [option for option in schema.get("oneOf", []) if option.get("type") != "null"]
+    if len(options) == 1:
+        rest = {**options[0], **rest}
+    if isinstance(rest.get("type"), list):
+        [rest["type"]] = [kind for kind in rest["type"] if kind != "null"]
+    if "enum" in rest:
+        rest["enum"] = [value for value in rest["enum"] if value is not None]
+    return rest
 
 
 def _operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -79,6 +150,27 @@ td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #eee;vertical
 @media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}details,h2,td,th{border-color:#333}
 a{color:#8bf}}
 """
+
+
+def welcome() -> bytes:
+    """What this server is, for whoever opens it in a browser."""
+    links = (
+        ("/docs", "API docs", "every call, with its fields"),
+        ("/openapi.json", "openapi.json", "the same for programs"),
+        ("/readyz", "readyz", "how the server is doing"),
+        ("/metrics", "metrics", "figures for Prometheus"),
+    )
+    rows = "".join(f"<li><a href='{path}'>{name}</a>: {about}" for path, name, about in links)
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Waystation</title>"
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<style>{_STYLE}</style><h1>Waystation</h1>"
+        "<p>Where events stop on their way: webhooks, notifications, support messages, Slack "
+        "events and page renders come in, are checked, remembered just long enough, sent on, "
+        f"counted and forgotten.<ul>{rows}</ul>"
+        "<p>Calls need a key, which <code>waystation keys create you@example.com</code> prints."
+        "</html>"
+    ).encode()
 
 
 def page(described: dict[str, Any]) -> bytes:
