@@ -86,7 +86,11 @@ class Check(Generic[I_co]):
 
 class Revise(Generic[I_co]):
     """Make of an item that was read what it is to be: only what differs is written, so that what
-    others have put beside it stays. An absent item is not created."""
+    others have put beside it stays. An absent item is not created.
+
+    This is the quick way to change an item again and again: where SQLite finds it just as it was
+    read, nothing is worked out but the new row.
+    """
 
     __slots__ = ("after", "before", "when")
 
@@ -103,10 +107,20 @@ class Write:
     """An action with attribute names for field names, checked as far as it can be beforehand.
 
     A put has the typed item as its `source`, and what is stored for it as its `item` once
-    somebody asks.
+    somebody asks. A `revision` has the item before and after it, and its `changes` likewise.
     """
 
-    __slots__ = ("_avoids", "_item", "changes", "condition", "creates", "key", "kind", "source")
+    __slots__ = (
+        "_avoids",
+        "_changes",
+        "_item",
+        "condition",
+        "creates",
+        "key",
+        "kind",
+        "revision",
+        "source",
+    )
 
     def __init__(
         self,
@@ -117,16 +131,26 @@ class Write:
         changes: tuple[Edit, ...] = (),
         source: Item | None = None,
         creates: bool = False,
+        revision: tuple[Item, Item] | None = None,
     ) -> None:
         self.kind = kind
         self.creates = creates
         """Whether the write makes an item of nothing."""
         self.key = key
         self.condition = condition
-        self.changes = changes
         self.source = source
+        self.revision = revision
+        self._changes = changes if revision is None else None
         self._item: RawItem | None = None
         self._avoids: bool | None = None
+
+    @property
+    def changes(self) -> tuple[Edit, ...]:
+        """What an update changes."""
+        if self._changes is None:
+            assert self.revision is not None
+            self._changes = _differences(*self.revision)
+        return self._changes
 
     def avoids(self, names: frozenset[str]) -> bool:
         """Whether an update neither reads nor writes attributes that its table keeps apart."""
@@ -217,6 +241,13 @@ def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
         raise InvalidRequest("a revision does not move an item to another key")
     if not spec.packing.fits(after):
         spec.encode(key, after)  # which says what is wrong with it
+    return Write("update", key, resolved(when, spec), revision=(before, after))
+
+
+def _differences(before: Item, after: Item) -> tuple[Edit, ...]:
+    """The changes that make one item of the other. There may be none: an update is an update still,
+    and its condition is looked at."""
+    spec = after.spec
     changed: set[str] = set()
     changes: list[Edit] = []
     old = msgspec.structs.astuple(before)
@@ -230,10 +261,37 @@ def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
     for templates in spec.indexes:
         if changed.isdisjoint(templates.fields):
             continue
-        keys = templates.of(after)
+        keys: RawItem = {}
+        templates.add_to(keys, after)
         changes += [_changed(name, keys.get(name)) for name in templates.computed]
-    # An update without any change is an update still: its condition is looked at.
-    return Write("update", key, resolved(when, spec), changes=tuple(changes))
+    return tuple(changes)
+
+
+def holds_unless_changed(write: Write) -> bool:
+    """Whether the condition of a revision is certain to hold if the item lies just as it was
+    read."""
+    assert write.revision is not None
+    assert write.condition is not None
+    before = write.revision[0]
+    found = write.key.attributes()
+    for name, field in _looked_at(write.condition, before.spec):
+        value = getattr(before, field) if field is not None else before
+        if type(value) not in _SIMPLE:
+            return False
+        if value is not None:
+            found[name] = value
+    return evaluate.holds(write.condition, found)
+
+
+_SIMPLE = (str, int, bool, type(None))
+
+
+@lru_cache(maxsize=256)
+def _looked_at(condition: Condition, spec: Spec) -> list[tuple[str, str | None]]:
+    """The attributes that a condition is about, but for the key, and which fields they are."""
+    names = roots(condition) - {key.name for key in (spec.table.pk, spec.table.sk) if key}
+    fields = {name: field for field, name in spec.names.items()}
+    return [(str(name), fields.get(str(name))) for name in names]
 
 
 def _changed(name: str, value: object, *, stays: bool = False) -> Edit:

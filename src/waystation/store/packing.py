@@ -32,6 +32,9 @@ _SCALARS: dict[type, type] = {
     inspect.LiteralType: object,
 }
 _COMBINATIONS = 1000
+_UNUSUAL = (OverflowError, UnicodeEncodeError, TypeError)
+"""What packing raises where something in an item is unusual or wrong."""
+
 _EXTENSIONS = (
     inspect.SetType,
     inspect.FrozenSetType,
@@ -67,18 +70,39 @@ class Packing:
         packed as values."""
         if not self._plain or not self._fields.hold(item):
             return None
+        try:
+            body, extras = self._state(key, item)
+            large = None if self._halves is None else _encode(self._halves[1].of(item))
+        except _UNUSUAL:
+            return None
+        return body, large, extras
+
+    def pack_revision(
+        self, key: Key[Any], before: Item, after: Item
+    ) -> tuple[bytes, bytes, RawItem] | None:
+        """An item before and after a change, packed without what is apart, and its extra attributes
+        after it; None when it needs to be packed as values, or what is apart has changed."""
+        if not self._plain:
+            return None
+        if self._halves is not None:
+            values = self._halves[1].values
+            if values(before) != values(after):
+                return None
+        try:
+            was, _ = self._state(key, before)
+            return was, *self._state(key, after)
+        except _UNUSUAL:
+            return None
+
+    def _state(self, key: Key[Any], item: Item) -> tuple[bytes, RawItem]:
         added = extras = self._spec.extras(key, item)
         if self._stored:
             added = {name: value for name, value in extras.items() if name not in self._stored}
-        try:
-            if self._halves is None:
-                return _with(_encode(item), self._count, self._head, added), None, extras
-            state, large = (half.of(item) for half in self._halves)
-            count = len(state.__struct_fields__)
-            body = _with(_encode(state), count, 1 if count < 16 else 3, added)
-            return body, _encode(large), extras
-        except (OverflowError, UnicodeEncodeError, TypeError):
-            return None  # something in it is unusual or wrong
+        if self._halves is None:
+            return _with(_encode(item), self._count, self._head, added), extras
+        state = self._halves[0].of(item)
+        count = len(state.__struct_fields__)
+        return _with(_encode(state), count, 1 if count < 16 else 3, added), extras
 
     def fits(self, item: Item) -> bool:
         """Whether an item's fields are certain to be what they are declared as."""
@@ -108,11 +132,11 @@ class _Half:
         self._type: Any = msgspec.defstruct(
             f"{spec.item.__name__}Half", [(field, Any) for field in fields], rename=names, gc=False
         )
-        self._values = attrgetter(*fields)
+        self.values = attrgetter(*fields)
         self._single = len(fields) == 1
 
     def of(self, item: Item) -> msgspec.Struct:
-        values = self._values(item)
+        values = self.values(item)
         half: msgspec.Struct = self._type(values) if self._single else self._type(*values)
         return half
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -17,6 +18,7 @@ from waystation.store.templates import (
     MAX_PARTITION_BYTES,
     MAX_SORT_BYTES,
     KeyValue,
+    Maker,
     Template,
     check_key,
 )
@@ -66,7 +68,7 @@ class Key(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 class IndexTemplates:
     """An index and the templates that make an item's keys in it."""
 
-    __slots__ = ("_pk_of", "_sk_of", "computed", "fields", "index", "pk", "sk")
+    __slots__ = ("_make_pk", "_make_sk", "_pk", "_sk", "computed", "fields", "index", "pk", "sk")
 
     def __init__(
         self, index: Index, pk: Template, sk: Template | None, stored: Collection[str]
@@ -80,28 +82,27 @@ class IndexTemplates:
         self.pk = pk
         self.sk = sk
         self.fields = frozenset(pk.fields) | frozenset(sk.fields if sk else ())
-        self._pk_of = _getter(pk.fields)
-        self._sk_of = _getter(sk.fields if sk else ())
+        self._pk, self._sk = index.pk.name, index.sk.name if index.sk else ""
+        self._make_pk = pk.maker(index.pk, MAX_PARTITION_BYTES, of_item=True)
+        self._make_sk = None
+        if sk is not None and index.sk is not None:
+            self._make_sk = sk.maker(index.sk, MAX_SORT_BYTES, of_item=True)
 
-    def of(self, item: Item) -> RawItem:
-        """The index attributes of an item, or nothing when a field they need is None."""
-        return self._render(self._pk_of(item), self._sk_of(item))
+    def add_to(self, raw: RawItem, item: Item) -> None:
+        """Add an item's index attributes, unless a field that they need is None."""
+        pk = self._make_pk(item)
+        if self._make_sk is None:
+            if pk is not None:
+                raw[self._pk] = pk
+        elif pk is not None and (sk := self._make_sk(item)) is not None:
+            raw[self._pk] = pk
+            raw[self._sk] = sk
 
     def render(self, fields: Mapping[str, object]) -> RawItem:
-        """The index attributes of these fields."""
-        sk_fields = self.sk.fields if self.sk else ()
-        return self._render([fields[f] for f in self.pk.fields], [fields[f] for f in sk_fields])
-
-    def _render(self, pk_values: Sequence[object], sk_values: Sequence[object]) -> RawItem:
-        if None in pk_values or None in sk_values:
-            return {}
-        pk = self.pk.render(pk_values)
-        check_key(self.index.pk, pk, MAX_PARTITION_BYTES)
-        if self.sk is None or self.index.sk is None:
-            return {self.index.pk.name: pk}
-        sk = self.sk.render(sk_values)
-        check_key(self.index.sk, sk, MAX_SORT_BYTES)
-        return {self.index.pk.name: pk, self.index.sk.name: sk}
+        """The index attributes of these fields, none of which is None."""
+        raw: RawItem = {}
+        self.add_to(raw, SimpleNamespace(**fields))  # type: ignore[arg-type]
+        return raw
 
 
 class Spec:
@@ -141,7 +142,16 @@ class Spec:
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self.parts_of = _getter(self.key_fields)
         self._check()
+        self._make_pk, self._make_sk = self._makers(of_item=False)
+        self._pk_of, self._sk_of = self._makers(of_item=True)
         self._key_names = {self._encoded[field] for field in self.key_fields}
+
+    def _makers(self, *, of_item: bool) -> tuple[Maker, Maker | None]:
+        table = self.table
+        pk = self.pk.maker(table.pk, MAX_PARTITION_BYTES, of_item=of_item)
+        if self.sk is None or table.sk is None:
+            return pk, None
+        return pk, self.sk.maker(table.sk, MAX_SORT_BYTES, of_item=of_item)
 
     def _index(self, name: str, key: tuple[str, str] | str) -> IndexTemplates:
         index = self.table.indexes.get(name)
@@ -188,25 +198,24 @@ class Spec:
 
     def key(self, parts: Sequence[object]) -> Key[Any]:
         """The key of the item with these key fields, in the order of `key_fields`."""
-        table = self.table
         split = len(self.pk.fields)
-        pk = self.pk.render(parts[:split])
-        check_key(table.pk, pk, MAX_PARTITION_BYTES)
-        if self.sk is None or table.sk is None:
-            return Key(self, pk, None)
-        sk = self.sk.render(parts[split:])
-        check_key(table.sk, sk, MAX_SORT_BYTES)
-        return Key(self, pk, sk)
+        pk = self._make_pk(*parts[:split])
+        assert pk is not None
+        return Key(self, pk, None if self._make_sk is None else self._make_sk(*parts[split:]))
 
     def key_of(self, item: Item) -> Key[Any]:
         """Where an item lives."""
-        return self.key(self.parts_of(item))
+        pk = self._pk_of(item)
+        sk = None if self._sk_of is None else self._sk_of(item)
+        if pk is None or (sk is None and self._sk_of is not None):
+            return self.key(self.parts_of(item))  # which says what is wrong
+        return Key(self, pk, sk)
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
         """The attributes computed from the fields: those of the key and of the indexes."""
         raw = key.attributes()
         for templates in self.indexes:
-            raw |= templates.of(item)
+            templates.add_to(raw, item)
         return raw
 
     def rivals(self, index: Index | None) -> list[Template]:

@@ -14,6 +14,8 @@ from waystation.relay.delivering.outcomes import KEPT_CHARACTERS, Outcome
 from waystation.relay.rules.transforms import TransformFailed
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.hmac import HMAC
+
     from waystation.relay.delivering.parcels import Parcel
     from waystation.relay.delivering.tools import Tools
     from waystation.relay.keyring import Keyring
@@ -42,12 +44,12 @@ class _Opened:
         self.headers = {n: v for n, v in given.items() if not n.startswith(_VOUCHED_FOR)}
         self.headers["x-waystation-connection"] = connection.connection_id
         self.secrets = [
-            (standard.signing_key(found.secret), found.until)
+            (standard.signer(found.secret), found.until)
             for found in keyring.outbound(connection, 0)
         ]
 
-    def keys(self, now: int) -> list[bytes]:
-        return [key for key, until in self.secrets if until is None or until > now]
+    def signers(self, now: int) -> list[HMAC]:
+        return [signer for signer, until in self.secrets if until is None or until > now]
 
 
 class Attempts:
@@ -112,7 +114,7 @@ class Attempts:
             **opened.headers,
             "webhook-id": message_id,
             "webhook-timestamp": str(at),
-            "webhook-signature": standard.sign(opened.keys(at), message_id, at, body),
+            "webhook-signature": standard.sign(opened.signers(at), message_id, at, body),
             "x-waystation-attempt": str(attempt),
         }
         if transformed:

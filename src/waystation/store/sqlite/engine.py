@@ -235,22 +235,20 @@ class SqliteStore(Store):
         return self.writer.run(job)
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
-        pairs = self._with_rows(writes)
-        if sum(_size(row) for _, row in pairs if row) > TRANSACTION_BYTES:
+        now = self.now()
+        planned = [self._layout(write.key.spec.table).planned(write, now) for write in writes]
+        if sum(_size(each.row) for each in planned if each.row) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
-        job = partial(self._rows.transact, pairs, token, self.now(), self._cancelled)
+        job = partial(self._rows.transact, planned, token, now, self._cancelled)
         await self.writer.run(job)
 
     async def _batch_write(self, writes: list[Write]) -> None:
-        pairs = self._with_rows(writes)
+        pairs = [(write, self._layout(write.key.spec.table).put_row(write)) for write in writes]
         jobs = []
         for start in range(0, len(pairs), _WRITES_PER_JOB):
             part = pairs[start : start + _WRITES_PER_JOB]
             jobs.append(self.writer.run(partial(self._rows.write_all, part, self.now())))
         await asyncio.gather(*jobs)
-
-    def _with_rows(self, writes: list[Write]) -> list[tuple[Write, Row | None]]:
-        return [(write, self._layout(write.key.spec.table).put_row(write)) for write in writes]
 
     # Upkeep
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from waystation.store.actions import Write
     from waystation.store.base import Returning
-    from waystation.store.sqlite.schema import Layout, Row
+    from waystation.store.sqlite.schema import Layout, Planned, Row
     from waystation.store.values import RawItem
 
 TOKEN_SECONDS = 600
@@ -41,14 +41,15 @@ class Found:
 
 _UNREAD = Found(None, None)
 
-Step = tuple["Layout", "Write", Found, "Row | None"]
-"""A write that was decided on, with what it replaces and the row it makes."""
+Step = tuple["Layout", "Write", Found, "Row | None", bool]
+"""A write that was decided on, with what it replaces, the row that it makes, and whether that is
+without what is apart."""
 
 
 class RowWrites:
     """Carries out writes inside the transaction that the writer has opened.
 
-    A put comes with its row, built beforehand; an update's is built here.
+    What can be built beforehand comes with its row; the others are built here.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
@@ -92,7 +93,7 @@ class RowWrites:
 
     def transact(
         self,
-        pairs: list[tuple[Write, Row | None]],
+        planned: list[Planned],
         token: str | None,
         now: int,
         cancelled: Callable[[Sequence[Write], Sequence[Failure | None]], TransactionCancelled],
@@ -101,28 +102,32 @@ class RowWrites:
         """All of the writes or none."""
         fingerprint = b""
         if token is not None:
-            fingerprint = _fingerprint(pairs)
+            fingerprint = _fingerprint(planned)
             if _seen_before(connection, token, fingerprint, now):
                 return
         failures: list[Failure | None] = []
         steps: list[Step] = []
-        there = self._all_found(connection, pairs, now)
-        for write, row in pairs:
+        there = self._bodies(connection, planned)
+        for each in planned:
+            write, body = each.write, there.get(id(each))
             layout = self._layouts[write.key.spec.table.name]
-            found = there.get(id(write), _UNREAD)
+            if each.was is not None and body == each.was:
+                failures.append(None)
+                steps.append((layout, write, _UNREAD, each.row, True))
+                continue
+            if each.was is None or _is_state_only(layout, write, None):
+                found = _found(layout, body, now)
+            else:
+                [found] = self._find(connection, layout, [write], now)
             if write.condition is not None and not evaluate.holds(write.condition, found.item):
                 code = CancellationReason.CONDITION
                 [whole] = self._find(connection, layout, [write], now)
                 failures.append((code, "the condition did not hold", whole.item))
-                continue
-            failures.append(None)
-            if write.kind == "update":
-                new = write.outcome(found.item)
-                make = layout.state_row if _is_state_only(layout, write, found) else layout.row
-                row = None if new is None else make(write.key, new)
-            steps.append((layout, write, found, row))
+            else:
+                failures.append(None)
+                steps.append(_step(layout, each, found))
         if any(failures):
-            raise cancelled([write for write, _ in pairs], failures)
+            raise cancelled([each.write for each in planned], failures)
         self._carry_out(connection, steps, now)
         if token is not None:
             connection.execute(
@@ -133,11 +138,11 @@ class RowWrites:
     def _carry_out(self, connection: sqlite3.Connection, steps: list[Step], now: int) -> None:
         rows: dict[str, list[Row]] = {}
         states: dict[str, list[Row]] = {}
-        for layout, write, found, row in steps:
+        for layout, write, found, row, state_only in steps:
             if row is None or layout.table.stream is True:
                 self._replace(connection, layout, write, found, row, now)
             else:
-                kind = states if _is_state_only(layout, write, found) else rows
+                kind = states if state_only else rows
                 kind.setdefault(layout.table.name, []).append(row)
         for name, together in rows.items():
             self._layouts[name].put_all(connection, together)
@@ -153,26 +158,24 @@ class RowWrites:
                 _record(connection, layout, body, None, now, by_ttl=True)
         return len(rows)
 
-    def _all_found(
-        self,
-        connection: sqlite3.Connection,
-        pairs: list[tuple[Write, Row | None]],
-        now: int,
-    ) -> dict[int, Found]:
+    def _bodies(
+        self, connection: sqlite3.Connection, planned: list[Planned]
+    ) -> dict[int, bytes | None]:
         """What the writes of a transaction find, unless they replace whatever is there."""
-        wanted: dict[tuple[str, bool], list[Write]] = {}
-        for write, row in pairs:
+        wanted: dict[tuple[str, bool], list[Planned]] = {}
+        for each in planned:
+            write = each.write
             table = write.key.spec.table
-            if row is None or write.condition is not None or table.stream is True:
-                whole = not _is_state_only(self._layouts[table.name], write, None)
-                wanted.setdefault((table.name, whole), []).append(write)
-        return {
-            id(write): found
-            for (name, whole), writes in wanted.items()
-            for write, found in zip(
-                writes, self._find(connection, self._layouts[name], writes, now, whole), strict=True
-            )
-        }
+            if each.row is None or write.condition is not None or table.stream is True:
+                layout = self._layouts[table.name]
+                whole = each.was is None and not _is_state_only(layout, write, None)
+                wanted.setdefault((table.name, whole), []).append(each)
+        found: dict[int, bytes | None] = {}
+        for (name, whole), some in wanted.items():
+            keys = [each.write.key for each in some]
+            bodies = self._layouts[name].find_all(connection, keys, whole=whole)
+            found.update(zip(map(id, some), bodies, strict=True))
+        return found
 
     def _find(
         self,
@@ -180,10 +183,8 @@ class RowWrites:
         layout: Layout,
         writes: list[Write],
         now: int,
-        whole: bool = True,
     ) -> list[Found]:
-        keys = [write.key for write in writes]
-        bodies = layout.find_all(connection, keys, whole=whole)
+        bodies = layout.find_all(connection, [write.key for write in writes])
         return [_found(layout, body, now) for body in bodies]
 
     def _put(
@@ -229,6 +230,16 @@ def _is_state_only(layout: Layout, write: Write, found: Found | None) -> bool:
     return found is None or found.item is not None
 
 
+def _step(layout: Layout, each: Planned, found: Found) -> Step:
+    write = each.write
+    if write.kind != "update":
+        return layout, write, found, each.row, False
+    new = write.outcome(found.item)
+    state_only = _is_state_only(layout, write, found)
+    make = layout.state_row if state_only else layout.row
+    return layout, write, found, None if new is None else make(write.key, new), state_only
+
+
 def _found(layout: Layout, body: bytes | None, now: int) -> Found:
     if body is None:
         return _UNREAD
@@ -261,9 +272,10 @@ def _seen_before(connection: sqlite3.Connection, token: str, fingerprint: bytes,
     return row is not None
 
 
-def _fingerprint(pairs: list[tuple[Write, Row | None]]) -> bytes:
+def _fingerprint(planned: list[Planned]) -> bytes:
     digest = hashlib.sha256()
-    for write, row in pairs:
+    for each in planned:
+        write, row = each.write, each.row if each.was is None else None
         expressions = Expressions()
         condition = "" if write.condition is None else expressions.condition(write.condition)
         changes = expressions.update(write.changes)
