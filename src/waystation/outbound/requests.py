@@ -29,6 +29,8 @@ _WITH_BODY = _DEFAULTS | {"content-type": "content-type: application/octet-strea
 """What a request has that its caller does not mention."""
 
 _KINDS = 1024
+_REMEMBERED = 1_000
+"""Characters of names that are remembered together; others may be anybody's."""
 
 
 class Unusable(ValueError):
@@ -42,16 +44,13 @@ def written(
     place, host, target = _parsed(url)
     if not _NAME.fullmatch(method):
         raise Unusable("the method cannot be used")
+    given = headers or {}
+    names = tuple(given)
+    about = _about if sum(map(len, names)) <= _REMEMBERED else _about.__wrapped__
+    ours, missing = about(names, body is not None)
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
-    missing = _DEFAULTS if body is None else _WITH_BODY
-    for name, value in (headers or {}).items():
-        kind = _kind(name)
-        if kind == "ours":
-            continue
-        if kind is not None:
-            missing = {other: text for other, text in missing.items() if other != kind}
-        lines.append(f"{name}: {value}")
-    lines += missing.values()
+    lines += [f"{name}: {value}" for name, value in given.items() if name not in ours]
+    lines += missing
     if body is not None or method not in _NO_BODY:
         lines.append(f"content-length: {len(body or b'')}")
     head = "\r\n".join(lines)
@@ -65,14 +64,15 @@ def written(
 
 
 @lru_cache(maxsize=_KINDS)
-def _kind(name: str) -> str | None:
-    """Which of the headers that matter to us this is, if any."""
-    if not _NAME.fullmatch(name):
+def _about(names: tuple[str, ...], with_body: bool) -> tuple[frozenset[str], list[str]]:
+    """Those of a request's headers that are not its caller's to set, and what it lacks. The same
+    names come together again and again."""
+    if not all(map(_NAME.fullmatch, names)):
         raise Unusable("a header's name cannot be used")
-    lowered = name.lower()
-    if lowered in _OURS:
-        return "ours"
-    return lowered if lowered in _WITH_BODY else None
+    lowered = {name.lower() for name in names}
+    defaults = _WITH_BODY if with_body else _DEFAULTS
+    missing = [line for name, line in defaults.items() if name not in lowered]
+    return frozenset(name for name in names if name.lower() in _OURS), missing
 
 
 @lru_cache(maxsize=_KINDS)

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 1.0
 _LOOKS_AT_ONCE = 100
+_FAILED = "some work failed, and will be tried again"
 
 
 class Look:
@@ -155,13 +156,18 @@ class TimedWork:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside everything else; `finish` waits for it."""
-        task = asyncio.create_task(guarded(work))
+        task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(_FAILED, exc_info=error)
 
 
 async def guarded(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception:
-        log.exception("some work failed, and will be tried again")
+        log.exception(_FAILED)

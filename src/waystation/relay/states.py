@@ -55,9 +55,9 @@ def event_status(outcomes: Outcomes) -> EventStatus:
     return "delivered" if "delivered" in found else "filtered"
 
 
-def set_by_others(event: Event) -> bool:
+def set_by_others(event: Event, outcomes: Outcomes) -> bool:
     """Whether another service has given an event its status, which then stays until a replay."""
-    expected = "received" if event.outcomes is None else event_status(outcomes_of(event))
+    expected = "received" if event.outcomes is None else event_status(outcomes)
     return event.status != expected
 
 

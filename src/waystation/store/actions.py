@@ -273,25 +273,32 @@ def holds_unless_changed(write: Write) -> bool:
     assert write.revision is not None
     assert write.condition is not None
     before = write.revision[0]
-    found = write.key.attributes()
-    for name, field in _looked_at(write.condition, before.spec):
-        value = getattr(before, field) if field is not None else before
-        if type(value) not in _SIMPLE:
-            return False
-        if value is not None:
-            found[name] = value
-    return evaluate.holds(write.condition, found)
+    looked_at = _looked_at(write.condition, before.spec)
+    if looked_at is None:
+        return False
+    found = [getattr(before, field) for _, field in looked_at]
+    if not _SIMPLE.issuperset(map(type, found)):
+        return False
+    return _holds_for(write.condition, before.spec, tuple(found))
 
 
-_SIMPLE = (str, int, bool, type(None))
+_SIMPLE = frozenset({str, int, bool, type(None)})
 
 
 @lru_cache(maxsize=256)
-def _looked_at(condition: Condition, spec: Spec) -> list[tuple[str, str | None]]:
-    """The attributes that a condition is about, but for the key, and which fields they are."""
-    names = roots(condition) - {key.name for key in (spec.table.pk, spec.table.sk) if key}
+def _looked_at(condition: Condition, spec: Spec) -> list[tuple[str, str]] | None:
+    """The attributes that a condition is about, and their fields; None if some are no fields."""
     fields = {name: field for field, name in spec.names.items()}
-    return [(str(name), fields.get(str(name))) for name in names]
+    names = {str(name) for name in roots(condition)}
+    return [(n, fields[n]) for n in names] if names <= fields.keys() else None
+
+
+@lru_cache(maxsize=1024)
+def _holds_for(condition: Condition, spec: Spec, found: tuple[object, ...]) -> bool:
+    """Whether a condition holds for an item that has these values where it looks at."""
+    names = [name for name, _ in _looked_at(condition, spec) or []]
+    raw: RawItem = {n: v for n, v in zip(names, found, strict=True) if v is not None}
+    return evaluate.holds(condition, raw)
 
 
 def _changed(name: str, value: object, *, stays: bool = False) -> Edit:

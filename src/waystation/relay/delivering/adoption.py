@@ -14,7 +14,7 @@ import msgspec
 
 from waystation.errors import ConditionFailed
 from waystation.relay.delivering.onward import EventRef
-from waystation.relay.states import set_by_others, unchanged
+from waystation.relay.states import outcomes_of, set_by_others, unchanged
 from waystation.relay.tables import Event
 from waystation.store import attr, key_of, set_to
 
@@ -41,7 +41,7 @@ class Adoption:
         if not isinstance(event, Event):
             return
         before = change.old.status if isinstance(change.old, Event) else None
-        if event.status != before and set_by_others(event):
+        if event.status != before and set_by_others(event, outcomes_of(event)):
             await self._follow_status(event)
         if _untouched(event):
             ref = EventRef(event.source_id, event.received_at, event.event_id)

@@ -209,11 +209,13 @@ class Outcomes:
         return True
 
     async def _write(self, settlement: Settlement, until: int) -> None:
-        event = settlement.parcel.event
+        event, size = settlement.parcel.event, settlement.parcel.size
         refusals = failures = 0
         while refusals < _TRIES:
             try:
-                await self._batches.write_together(event.user_id, settlement, event.size)
+                await self._batches.write_together(
+                    event.user_id, settlement, settlement.parcel.size
+                )
             except TransactionCancelled as error:
                 refusals += 1
                 settlement.refused(error.reasons)
@@ -298,8 +300,8 @@ def _row(result: _Result) -> Put[Delivery]:
 
 def _follow(event: Event, results: list[_Result], now: int) -> None:
     """Make of an event what follows from its deliveries' new states."""
-    foreign = set_by_others(event)
     outcomes = outcomes_of(event)
+    foreign = set_by_others(event, outcomes)
     for result in results:
         id_, status = result.after.connection_id, result.after.status
         outcomes[id_] = next_status(outcomes.get(id_), status)

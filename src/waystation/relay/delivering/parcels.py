@@ -52,10 +52,12 @@ class Parcel:
         "event",
         "joining",
         "rowless",
+        "size",
     )
 
     def __init__(self, event: Event, keyring: Keyring, webhook: Webhook | None = None) -> None:
         self.event = event
+        self.size = event.size
         self.rowless: set[str] = set()
         self.joining: Settlement | None = None
         self.bytes = 0
@@ -136,7 +138,7 @@ class Memory:
         """Room for one more delivery of an event, if there is any."""
         event = parcel.event
         account = event.user_id
-        size = 0 if parcel.count else event.size
+        size = 0 if parcel.count else parcel.size
         if not self.has_room(account):
             return False
         if size and self._sizes[account] + size > self.most_bytes - self.bytes:

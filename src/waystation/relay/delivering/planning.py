@@ -194,8 +194,8 @@ class Planning:
         plan = Plan(parcel)
         event = parcel.event
         replaying = replay_id is not None
-        foreign = set_by_others(event) and not replaying  # a replay begins anew
         outcomes = outcomes_of(event)
+        foreign = set_by_others(event, outcomes) and not replaying  # a replay begins anew
         waiting: list[Connection] = []
         now = self._tools.now()
         try:
@@ -232,7 +232,7 @@ class Planning:
     def _end(self, plan: Plan, gone: Sequence[str]) -> None:
         """End the deliveries to connections that are no more."""
         event, outcomes = plan.event, outcomes_of(plan.event)
-        foreign = set_by_others(event)
+        foreign = set_by_others(event, outcomes)
         for connection_id in gone:
             _follow(outcomes, connection_id, "failed")
             delivery = new_delivery(event, connection_id, None, self._tools.now())
@@ -251,7 +251,7 @@ class Planning:
             actions: list[Action] = [Put(delivery, when=absent()) for delivery in plan.rows]
             actions.append(Revise(before, event, when=unchanged(before)))
             tallies = [*plan_tallies(plan, self._store.clock()), *costs]
-            await self._tools.batches.write(event.user_id, actions, tallies, event.size)
+            await self._tools.batches.write(event.user_id, actions, tallies, plan.parcel.size)
         except TransactionCancelled as error:
             if costs and (refused := error.reasons[-1]) is not None:
                 await usage.settle_refusal(self._store, event.user_id, refused.item)

@@ -210,7 +210,9 @@ class Intake:
                 tallies = [*tallies, *decided]
             try:
                 await self._begin_minute(known, event.received_at)
-                await self._batches.write(event.user_id, actions, tallies, event.size, new=True)
+                await self._batches.write(
+                    event.user_id, actions, tallies, plan.parcel.size, new=True
+                )
             except TransactionConflict as error:
                 raise Overloaded(
                     "too many writers at the same time for this account", retry_after=1.0

@@ -59,6 +59,7 @@ _APPLICATION_ID = 0x57415953
 _BUSY_SECONDS = 15.0
 _MMAP_BYTES = 2**31 - 65536
 _MOST_ROWS = 64
+_IN_NONE = (None, None)
 _PAGE_BYTES = 8192
 """Three webhooks of 2 KB fit into one of these, and one into SQLite's own 4,096: a fifth less work
 for each (benchmarks/ingest.md)."""
@@ -305,11 +306,13 @@ class Layout:
             return found + self._in_no_index
         for pk_name, sk_name in self._index_names:
             pk = raw.get(pk_name)
-            sk = "" if sk_name is None else raw.get(sk_name)
+            sk = "" if sk_name is None or pk is None else raw.get(sk_name)
             if pk is None or sk is None:
-                pk = sk = None
-            found.append(column(pk))
-            found.append(column(sk))
+                found += _IN_NONE
+            elif self._numeric:
+                found += (column(pk), column(sk))
+            else:
+                found += (pk, sk)
         return found
 
     def create(self, connection: sqlite3.Connection) -> None:
@@ -455,4 +458,4 @@ def column(value: Any) -> Any:
 
 def _storable(number: int | Decimal) -> int | float:
     """A TTL as SQLite can hold it. Those that matter are small enough to be exact."""
-    return number if isinstance(number, int) and abs(number) < 2**63 else float(number)
+    return number if type(number) is int and -(2**63) < number < 2**63 else float(number)
