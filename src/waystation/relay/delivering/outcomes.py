@@ -213,9 +213,7 @@ class Outcomes:
         refusals = failures = 0
         while refusals < _TRIES:
             try:
-                await self._batches.write_together(
-                    event.user_id, settlement, settlement.parcel.size
-                )
+                await self._batches.write_together(event.user_id, settlement, size)
             except TransactionCancelled as error:
                 refusals += 1
                 settlement.refused(error.reasons)
