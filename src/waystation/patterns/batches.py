@@ -9,7 +9,7 @@ sum. Counters and items are in one transaction all the same.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -329,15 +329,18 @@ def _next_batch(waiting: deque[_Entry], most: int) -> list[_Entry]:
 
 def _summed(batch: list[_Entry]) -> list[Tally]:
     """Each counter's additions. Most entries of a batch have the very same tallies."""
-    lists = {id(entry.tallies): entry.tallies for entry in batch}
-    times: Counter[int] = Counter()
-    for which, number in Counter(id(entry.tallies) for entry in batch).items():
-        for tally in lists[which]:
-            times[id(tally)] += number
-    found = {id(tally): tally for tallies in lists.values() for tally in tallies}
+    lists: dict[int, tuple[int, Sequence[Tally]]] = {}
+    for entry in batch:
+        number, _ = lists.get(id(entry.tallies), (0, ()))
+        lists[id(entry.tallies)] = (number + 1, entry.tallies)
+    times: dict[int, tuple[int, Tally]] = {}
+    for number, tallies in lists.values():
+        for tally in tallies:
+            already, _ = times.get(id(tally), (0, None))
+            times[id(tally)] = (already + number, tally)
     sums: dict[Key[Any], Tally] = {}
-    for which, number in times.items():
-        tally = found[which].times(number)
+    for number, one in times.values():
+        tally = one.times(number)
         before = sums.get(tally.key)
         sums[tally.key] = tally if before is None else before.merged(tally)
     return list(sums.values())

@@ -179,11 +179,12 @@ def _log(
 
 def _with_common(given: Headers, common: Headers, request_id: str) -> Headers:
     """An answer's headers with those that every answer has."""
+    date, id_ = (b"date", _date(int(time.time()))), (b"x-request-id", request_id.encode())
+    if len(given) == 1 and given[0][0] == b"content-type":
+        return [*given, *common, date, id_]
     names = {name for name, _ in given}
-    more = [header for header in common if header[0] not in names]
-    if b"date" not in names:
-        more.append((b"date", _date(int(time.time()))))
-    return [*given, *more, (b"x-request-id", request_id.encode())]
+    more = [header for header in (*common, date) if header[0] not in names]
+    return [*given, *more, id_]
 
 
 @lru_cache(maxsize=2)

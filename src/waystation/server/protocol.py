@@ -78,7 +78,7 @@ class _Flow(FlowControl):
         self._waiting = waiting
 
     def resume_reading(self) -> None:
-        if not self._waiting():
+        if self.read_paused and not self._waiting():
             super().resume_reading()
 
 
@@ -173,7 +173,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._unread += data
+        if self._unread or len(data) > _PIECE or self._answering():
+            self._unread += data
+        else:
+            self._consume(data)
         self._read_on()
 
     def _read_on(self) -> None:
@@ -275,7 +278,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._headers += len(name) + len(value)
         if self._headers > MAX_HEADERS:  # all in one packet: uvicorn answers 400 to an error here
             raise ValueError("the headers are too large")
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._headers_came()
@@ -338,7 +344,7 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         version = self.parser.get_http_version()
         exchange = _Exchange(keep_alive=version != "1.0" and self.parser.should_keep_alive())
-        if self._answer_at_once(door, request, exchange):
+        if door.at_once is not None and self._answer_at_once(door, request, exchange):
             return
         self.cycle = exchange  # type: ignore[assignment]
         task = self.loop.create_task(self._exchange(door, request, exchange))
@@ -348,7 +354,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answer_at_once(self, door: Door, request: Request, exchange: _Exchange) -> bool:
         """Answer without a task, where nothing has to be waited for: one request in each turn of
         the loop. Whoever sends many in one packet waits with everybody else."""
-        if door.at_once is None or self._cork.pending:
+        if self._cork.pending:
             return False
         if self.flow.write_paused or not exchange.keep_alive:
             return False
@@ -388,7 +394,10 @@ class BoundedProtocol(HttpToolsProtocol):
         head = self._head(request, response, exchange)
         body = body_for(request.method, response)
         if len(body) <= _WRITE_PIECE:
-            await self._write_piece(head + body, exchange)
+            if self.flow.write_paused:
+                await self._write_piece(head + body, exchange)
+            elif not exchange.disconnected:
+                self.transport.write(head + body)
             return
         await self._write_piece(head, exchange)
         view = memoryview(body)

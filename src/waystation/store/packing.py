@@ -57,7 +57,7 @@ class Packing:
         numeric = any(key.type == "N" for key in spec.table.key_attributes())
         self._plain = uniform and not (numeric or spec.version) and all(map(_is_plain, types))
         self._count = len(types)
-        self._head = 1 if self._count < 16 else 3
+        self._head = _head(self._count)
         self._fields = _FieldTypes(types)
         self._stored = {key.name for key in spec.table.key_attributes()} & {*spec.names.values()}
         self._halves = _halves(spec)
@@ -100,9 +100,8 @@ class Packing:
             added = {name: value for name, value in extras.items() if name not in self._stored}
         if self._halves is None:
             return _with(_encode(item), self._count, self._head, added), extras
-        state = self._halves[0].of(item)
-        count = len(state.__struct_fields__)
-        return _with(_encode(state), count, 1 if count < 16 else 3, added), extras
+        half = self._halves[0]
+        return _with(_encode(half.of(item)), half.count, half.head, added), extras
 
     def fits(self, item: Item) -> bool:
         """Whether an item's fields are certain to be what they are declared as."""
@@ -116,6 +115,11 @@ class Packing:
             except msgspec.ValidationError:
                 pass  # a NULL, a number beyond 64 bits, or really unreadable: decode says which
         return self._spec.decode(values.unpack(packed))
+
+
+def _head(count: int) -> int:
+    """The bytes before the first of so many attributes."""
+    return 1 if count < 16 else 3
 
 
 def _with(packed: bytes, count: int, head: int, added: RawItem) -> bytes:
@@ -134,6 +138,7 @@ class _Half:
         )
         self.values = attrgetter(*fields)
         self._single = len(fields) == 1
+        self.count, self.head = len(fields), _head(len(fields))
 
     def of(self, item: Item) -> msgspec.Struct:
         values = self.values(item)

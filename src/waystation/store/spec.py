@@ -139,6 +139,7 @@ class Spec:
         self._attributes = [
             (self.names.get(field), field in self.nulls) for field in item.__struct_fields__
         ]
+        self._pk_name, self._sk_name = table.pk.name, table.sk.name if table.sk else None
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self.parts_of = _getter(self.key_fields)
         self._check()
@@ -213,7 +214,9 @@ class Spec:
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
         """The attributes computed from the fields: those of the key and of the indexes."""
-        raw = key.attributes()
+        raw: RawItem = {self._pk_name: key.pk}
+        if self._sk_name is not None:
+            raw[self._sk_name] = key.sk
         for templates in self.indexes:
             templates.add_to(raw, item)
         return raw

@@ -104,7 +104,7 @@ class Settlement:
         self._after = parcel.event
         self._about: list[_Result] = []
 
-    def build(self) -> tuple[list[Action], list[Tally]]:
+    def build(self) -> tuple[list[Action], Sequence[Tally]]:
         parcel = self.parcel
         if parcel.joining is self:
             parcel.joining = None
@@ -125,7 +125,9 @@ class Settlement:
             if result.tried:
                 sequence += 1
                 actions.append(Put(_attempt(result, after, sequence)))
-        tallies = [tally for result in self._about for tally in result.tallies]
+        tallies = self._about[0].tallies  # most settle one delivery, and many have the very same
+        if len(self._about) > 1:
+            tallies = [tally for result in self._about for tally in result.tallies]
         if self._uncounted:
             tallies = [tally for tally in tallies if tally.key.spec.item is not Connection]
         return actions, tallies
