@@ -10,6 +10,7 @@ import pytest
 from tests.contract.model import Colour, Counter, Line, Noted, Order, Palette, Thing, Visit
 from waystation.errors import ConditionFailed, InvalidKey, InvalidRequest, TransactionCancelled
 from waystation.store import (
+    Put,
     Revise,
     Store,
     Update,
@@ -27,6 +28,7 @@ from waystation.store import (
 )
 
 if TYPE_CHECKING:
+    from waystation.store import Condition
     from waystation.store.updates import Edit
 
 KEY = Thing.key("ann", "1")
@@ -327,6 +329,53 @@ async def test_a_revision_of_what_has_changed_or_gone_is_refused(store: Store) -
     [reason] = refused.value.reasons
     assert reason is not None
     assert reason.item == Thing("ann", "1", a=3)
+
+
+async def test_an_item_is_revised_again_and_again(store: Store) -> None:
+    order = Order("shop", 1, "new", "2026", 7)
+    await store.put(order)
+    for status, total in (("paid", 7), ("paid", 8), ("sent", 8), ("new", 9)):
+        after = Order("shop", 1, status, "2026", total)
+        await store.transact(Revise(order, after, when=attr("status") == order.status))
+        order = after
+        assert await store.get(Order.key("shop", 1)) == order
+        for each in ("new", "paid", "sent"):
+            found = await store.query(Order.query(each, index="by_status"))
+            assert list(found.items) == ([order] if each == status else [])
+
+
+async def test_a_revision_leaves_what_another_has_changed(store: Store) -> None:
+    before = Order("shop", 1, "new", "2026", 7)
+    await store.put(before)
+    theirs = [set_to("status", "new"), set_to("placed", "2025")]
+    await store.update(Order.key("shop", 1), *theirs)
+    after = Order("shop", 1, "paid", "2026", 7)
+    await store.transact(Revise(before, after, when=attr("status") == "new"))
+    assert await store.get(Order.key("shop", 1)) == Order("shop", 1, "paid", "2025", 7)
+
+
+@pytest.mark.parametrize(
+    "when", [attr("status") == "sent", attr("total") > 7, ~exists(), attr("number") != 1]
+)
+async def test_a_condition_that_what_was_read_does_not_meet_refuses_a_revision(
+    store: Store, when: Condition
+) -> None:
+    before = Order("shop", 1, "new", "2026", 7)
+    await store.put(before)
+    with pytest.raises(TransactionCancelled):
+        await store.transact(Revise(before, Order("shop", 1, "paid", "2026", 7), when=when))
+    assert await store.get(Order.key("shop", 1)) == before
+
+
+async def test_a_revision_is_all_or_nothing_with_the_rest(store: Store) -> None:
+    before, after = Order("shop", 1), Order("shop", 1, "paid")
+    await store.put(before)
+    with pytest.raises(TransactionCancelled) as refused:
+        await store.transact(
+            Revise(before, after, when=exists()), Put(Order("shop", 2), when=exists())
+        )
+    assert [reason is None for reason in refused.value.reasons] == [True, False]
+    assert await store.get(Order.key("shop", 1)) == before
 
 
 async def test_a_revision_must_make_sense(store: Store) -> None:

@@ -48,6 +48,33 @@ def test_a_key_part_of_the_wrong_type_is_refused_by_name(part: Any) -> None:
     assert refused.value.field == "thing_id"
 
 
+async def test_the_fields_of_a_key_may_be_called_anything() -> None:
+    odd = table(indexes=[Index("odd", pk="odd_pk", sk="odd_sk")])
+
+    class Odd(
+        Item,
+        table=odd,
+        pk="{type}#{len}",
+        sk="{raw:03d}#{item}#{pk}",
+        indexes={"odd": ("{careful_pk}", "%s'\\{{#{str}")},
+    ):
+        type: Any
+        len: Any
+        raw: Any
+        item: Any
+        pk: Any
+        careful_pk: Any
+        str: Any = None
+
+    one = Odd("t", "l", 7, "i", "p", "c", "s")
+    assert (key_of(one).pk, key_of(one).sk) == ("t#l", "007#i#p")
+    assert Odd.key("t", "l", 7, "i", "p") == key_of(one)
+    async with await open_store("sqlite://:memory:", [odd]) as store:
+        await store.put(one)
+        await store.put(Odd("t", "l", 8, "i", "p", "c"))
+        assert list((await store.query(Odd.query("c", index="odd"))).items) == [one]
+
+
 def test_a_negative_number_would_not_sort() -> None:
     with pytest.raises(InvalidKey) as refused:
         Note.key("ann", -1, "n")

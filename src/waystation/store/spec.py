@@ -18,9 +18,9 @@ from waystation.store.templates import (
     MAX_PARTITION_BYTES,
     MAX_SORT_BYTES,
     KeyValue,
-    Maker,
     Template,
     check_key,
+    compiled,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from waystation.store.foreign import Mend
     from waystation.store.items import Item
-    from waystation.store.tables import Index, Table
+    from waystation.store.tables import Index, KeyAttribute, Table
     from waystation.store.values import RawItem
 
 T_co = TypeVar("T_co", covariant=True)
@@ -68,7 +68,7 @@ class Key(msgspec.Struct, Generic[T_co], eq=False, gc=False):
 class IndexTemplates:
     """An index and the templates that make an item's keys in it."""
 
-    __slots__ = ("_make_pk", "_make_sk", "_pk", "_sk", "computed", "fields", "index", "pk", "sk")
+    __slots__ = ("add_to", "computed", "fields", "index", "pk", "sk")
 
     def __init__(
         self, index: Index, pk: Template, sk: Template | None, stored: Collection[str]
@@ -82,21 +82,16 @@ class IndexTemplates:
         self.pk = pk
         self.sk = sk
         self.fields = frozenset(pk.fields) | frozenset(sk.fields if sk else ())
-        self._pk, self._sk = index.pk.name, index.sk.name if index.sk else ""
-        self._make_pk = pk.maker(index.pk, MAX_PARTITION_BYTES, of_item=True)
-        self._make_sk = None
-        if sk is not None and index.sk is not None:
-            self._make_sk = sk.maker(index.sk, MAX_SORT_BYTES, of_item=True)
+        self.add_to: Callable[[RawItem, Item], None] = self._adding()
+        """Adds an item's index attributes, unless a field that they need is None."""
 
-    def add_to(self, raw: RawItem, item: Item) -> None:
-        """Add an item's index attributes, unless a field that they need is None."""
-        pk = self._make_pk(item)
-        if self._make_sk is None:
-            if pk is not None:
-                raw[self._pk] = pk
-        elif pk is not None and (sk := self._make_sk(item)) is not None:
-            raw[self._pk] = pk
-            raw[self._sk] = sk
+    def _adding(self) -> Callable[[RawItem, Item], None]:
+        index = self.index
+        lines, names = _keys_of_item(index.pk, self.pk, index.sk, self.sk, optional=True)
+        lines.append(f" raw[{index.pk.name!r}] = pk")
+        if index.sk is not None:
+            lines.append(f" raw[{index.sk.name!r}] = sk")
+        return compiled(["def made(raw, item):", *lines], names)  # type: ignore[no-any-return]
 
     def render(self, fields: Mapping[str, object]) -> RawItem:
         """The index attributes of these fields, none of which is None."""
@@ -143,16 +138,12 @@ class Spec:
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self.parts_of = _getter(self.key_fields)
         self._check()
-        self._make_pk, self._make_sk = self._makers(of_item=False)
-        self._pk_of, self._sk_of = self._makers(of_item=True)
-        self._key_names = {self._encoded[field] for field in self.key_fields}
+        self._make_pk = self.pk.maker(table.pk, MAX_PARTITION_BYTES)
+        self._make_sk = self.sk.maker(table.sk, MAX_SORT_BYTES) if self.sk and table.sk else None
+        self.key_of: Callable[[Item], Key[Any]] = self._placing()
+        """Where an item lives."""
 
-    def _makers(self, *, of_item: bool) -> tuple[Maker, Maker | None]:
-        table = self.table
-        pk = self.pk.maker(table.pk, MAX_PARTITION_BYTES, of_item=of_item)
-        if self.sk is None or table.sk is None:
-            return pk, None
-        return pk, self.sk.maker(table.sk, MAX_SORT_BYTES, of_item=of_item)
+        self._key_names = {self._encoded[field] for field in self.key_fields}
 
     def _index(self, name: str, key: tuple[str, str] | str) -> IndexTemplates:
         index = self.table.indexes.get(name)
@@ -201,16 +192,12 @@ class Spec:
         """The key of the item with these key fields, in the order of `key_fields`."""
         split = len(self.pk.fields)
         pk = self._make_pk(*parts[:split])
-        assert pk is not None
         return Key(self, pk, None if self._make_sk is None else self._make_sk(*parts[split:]))
 
-    def key_of(self, item: Item) -> Key[Any]:
-        """Where an item lives."""
-        pk = self._pk_of(item)
-        sk = None if self._sk_of is None else self._sk_of(item)
-        if pk is None or (sk is None and self._sk_of is not None):
-            return self.key(self.parts_of(item))  # which says what is wrong
-        return Key(self, pk, sk)
+    def _placing(self) -> Callable[[Item], Key[Any]]:
+        lines, names = _keys_of_item(self.table.pk, self.pk, self.table.sk, self.sk)
+        lines = ["def made(item):", *lines, " return Key(spec, pk, sk)"]
+        return compiled(lines, {**names, "Key": Key, "spec": self})  # type: ignore[no-any-return]
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
         """The attributes computed from the fields: those of the key and of the indexes."""
@@ -342,6 +329,34 @@ class Spec:
             if get_origin(field.type) is Literal and get_args(field.type) == (field.default,):
                 found[field.name] = field.default
         return found
+
+
+def _keys_of_item(
+    pk: KeyAttribute,
+    pk_template: Template,
+    sk: KeyAttribute | None,
+    sk_template: Template | None,
+    *,
+    optional: bool = False,
+) -> tuple[list[str], dict[str, Any]]:
+    """The lines of a function that make `pk` and `sk` of an `item`, and the names that they use. If
+    the keys are `optional`, it ends where a field that they need is None."""
+    names: dict[str, Any] = {}
+    lines: list[str] = []
+    made = [" sk = None"]
+    pairs = [("pk", pk, pk_template, MAX_PARTITION_BYTES)]
+    if sk is not None and sk_template is not None:
+        pairs.append(("sk", sk, sk_template, MAX_SORT_BYTES))
+    for result, attribute, template, limit in pairs:
+        careful = f"careful_{result}"
+        names[careful] = template.careful(attribute, limit)
+        fields = [f"of_{field}" for field in template.fields]  # a field may be called anything
+        for name, field in zip(fields, template.fields, strict=True):
+            lines.append(f" {name} = item.{field}")
+            if optional:
+                lines.append(f" if {name} is None: return")
+        made += [*template.source(fields, limit, careful), f" {result} = key"]
+    return lines + made, names
 
 
 def _may_mix(one: Template | None, other: Template | None) -> bool:

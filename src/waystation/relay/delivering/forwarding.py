@@ -22,7 +22,9 @@ _NOT_FORWARDED = frozenset(
 def forwarded(headers: dict[str, str]) -> dict[str, str]:
     """A sender's headers without those that are about the connection, that hold credentials, or
     that only we may set. `Connection` may name more of the first kind."""
-    named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
+    named: set[str] = set()
+    if "connection" in headers:
+        named = {name.strip().lower() for name in headers["connection"].split(",")}
     return {
         name: value
         for name, value in headers.items()

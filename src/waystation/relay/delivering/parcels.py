@@ -121,15 +121,17 @@ class Memory:
             return False
         return self._sizes[account] < self.most_bytes - self.bytes
 
+    def is_crowded(self, account: str) -> bool:
+        """Whether an account has much in memory."""
+        return self._counts[account] * _CROWDED >= self.most
+
     async def calm(self, account: str) -> None:
-        """Wait a moment if an account has much in memory: it may be that events come faster than
-        this process can deliver them, and whoever sends them should feel it. Where an endpoint is
-        slow that helps nobody, so that it is a moment only."""
-        if self._counts[account] * _CROWDED < self.most:
-            return
+        """Wait a moment while it is crowded: it may be that events come faster than this process
+        can deliver them, and whoever sends them should feel it. Where an endpoint is slow that
+        helps nobody, so that it is a moment only."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CALM_SECONDS):
-                while self._counts[account] * _CROWDED >= self.most:
+                while self.is_crowded(account):
                     if self._freed is None:
                         self._freed = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._freed)

@@ -86,7 +86,8 @@ class Worker:
         if not connections:
             leads_nowhere(event)
             return Plan(parcel)
-        await self._tools.memory.calm(event.user_id)
+        if self._tools.memory.is_crowded(event.user_id):
+            await self._tools.memory.calm(event.user_id)
         plan = self.planning.new(parcel, connections)
         if plan is None:
             plan = self.planning.unfinished(parcel, ours=self._may_process(event))

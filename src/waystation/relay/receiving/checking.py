@@ -69,7 +69,8 @@ class Checking:
         if (text := hub_challenge(known, webhook)) is not None:
             return Answer(text.encode(), b"text/plain; charset=utf-8")
         try:
-            await self._check(known, webhook, url)
+            if known.check is not None:
+                await self._check(known, webhook, url)
         except Unauthenticated:
             # Forgers use up their own patience, not the minute of the source.
             self._strangers.take(stranger, _REFUSALS)
@@ -82,7 +83,7 @@ class Checking:
 
     async def _check(self, known: Known, webhook: Webhook, url: str) -> None:
         source = known.source
-        if known.check is None or (source.provider == "intercom" and webhook.method == "HEAD"):
+        if source.provider == "intercom" and webhook.method == "HEAD":
             return
         signed_url = url
         if source.public_url is not None:

@@ -209,7 +209,8 @@ class Intake:
             if decided:
                 tallies = [*tallies, *decided]
             try:
-                await self._begin_minute(known, event.received_at)
+                if known.limits is not None and known.limits.events_per_minute is not None:
+                    await self._begin_minute(known, event.received_at)
                 await self._batches.write(
                     event.user_id, actions, tallies, plan.parcel.size, new=True
                 )
@@ -283,8 +284,6 @@ class Intake:
     async def _begin_minute(self, known: Known, at_ms: int) -> None:
         """Have the source's minute begin before its first event is counted."""
         source_id, minute = known.source.source_id, at_ms // 60_000
-        if not known.limits or known.limits.events_per_minute is None:
-            return
         if self._minutes.get(source_id) != minute:
             lock = self._beginning.setdefault(source_id, asyncio.Lock())
             async with lock:

@@ -17,7 +17,7 @@ _MARK_CHARACTERS = 12
 
 def extended(trail: str, source_id: str) -> str:
     """A trail with one more source at its end."""
-    return ",".join([*_marks(trail), _mark(source_id)])
+    return ",".join([*_marks(trail), _mark(source_id)]) if trail else _mark(source_id)
 
 
 def loop(trail: str, source_id: str) -> str | None:

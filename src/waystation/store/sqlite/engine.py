@@ -81,10 +81,13 @@ class SqliteStore(Store):
         self._rows = RowWrites(self._layouts)
         self.reader = connection if path is None else connect(path)
         self._schema: int | None = None
-        self.writer = Writer(connection, self._check_schema, turns)
+        self.writer = Writer(connection, self._look_again, turns)
 
-    def _check_schema(self, connection: sqlite3.Connection) -> None:
-        """Refuse to write rows of an old shape after another process has changed the tables."""
+    def _look_again(self, connection: sqlite3.Connection) -> None:
+        """After another process has written: forget what may have changed, and refuse to write rows
+        of an old shape if it was the tables."""
+        for layout in self._layouts.values():
+            layout.last_apart = None
         schema = connection.execute("PRAGMA schema_version").fetchone()[0]
         if schema != self._schema:
             for layout in self._layouts.values():

@@ -29,7 +29,6 @@ from waystation.store.actions import holds_unless_changed
 from waystation.store.expiry import expiry, is_past
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from waystation.store.actions import Write
@@ -59,6 +58,7 @@ _APPLICATION_ID = 0x57415953
 _BUSY_SECONDS = 15.0
 _MMAP_BYTES = 2**31 - 65536
 _MOST_ROWS = 64
+"""That are read or written in one step."""
 _IN_NONE = (None, None)
 _PAGE_BYTES = 8192
 """Three webhooks of 2 KB fit into one of these, and one into SQLite's own 4,096: a fifth less work
@@ -157,6 +157,9 @@ class Layout:
             (index.pk.name, index.sk.name if index.sk else None) for index in table.indexes.values()
         ]
         self.apart = table.apart
+        self.last_apart: int | None = None
+        """The highest number in the second table, or a higher one; None if others have written."""
+
         self._large = quote(f"{name}.apart")
         derived = ["expires"] + [column for _, pk, sk in self.indexes for column in (pk, sk)]
         columns = ["pk", "sk", "body", *derived]
@@ -166,8 +169,8 @@ class Layout:
 
         where = f"FROM {self.quoted} WHERE pk=? AND sk=?"
         self.get = f"SELECT {self.selected} {where}"
-        self._find = f"(SELECT body {where})"
-        self._find_apart = f"(SELECT {whole} {where})"
+        self.sought = f"(SELECT body {where})"
+        self.sought_apart = f"(SELECT {whole} {where})"
         self._put_state = _put(self.quoted, columns, ["body", *derived])
         self._put = self._put_state
         if self.apart:
@@ -186,25 +189,12 @@ class Layout:
     # Many rows are read or written in one step, because each step hands the interpreter's lock
     # back and forth with the event loop.
 
-    def find_all(
-        self, connection: sqlite3.Connection, keys: list[Key[Any]], *, whole: bool = True
-    ) -> Iterator[bytes | None]:
-        """The packed items in these places; if not `whole`, without what is apart."""
-        bodies = self._values(connection, self._find, keys)
-        if not self.apart or not whole:
-            yield from bodies
-            return
-        large = self._values(connection, self._find_apart, keys)
-        for body, more in zip(list(bodies), large, strict=True):
-            yield body if body is None or more is None else values.joined(body, more)
-
-    def _values(
-        self, connection: sqlite3.Connection, what: str, keys: list[Key[Any]]
-    ) -> Iterator[bytes | None]:
-        for start in range(0, len(keys), _MOST_ROWS):
-            part = keys[start : start + _MOST_ROWS]
-            sql = "SELECT " + ", ".join([what] * len(part))
-            yield from connection.execute(sql, [v for k in part for v in self.key(k)]).fetchone()
+    def find(self, connection: sqlite3.Connection, key: Key[Any]) -> bytes | None:
+        """The packed item in a place."""
+        sought = Sought(self, whole=True)
+        sought.keys.append(key)
+        [found] = find_all(connection, [sought])
+        return found[0]
 
     def read(self, row: tuple[Any, ...]) -> bytes:
         """The packed item of a row that was asked for as `selected`."""
@@ -223,8 +213,10 @@ class Layout:
 
     def _put_apart(self, connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
         """Write what of these rows is apart; the rows with its numbers."""
-        sql = f"SELECT coalesce(max(id), 0) FROM {self._large}"  # noqa: S608
-        last = connection.execute(sql).fetchone()[0]
+        last = self.last_apart
+        if last is None:
+            sql = f"SELECT coalesce(max(id), 0) FROM {self._large}"  # noqa: S608
+            last = connection.execute(sql).fetchone()[0]
         numbered: list[Row] = []
         large: list[Row] = []
         for row in rows:
@@ -233,6 +225,7 @@ class Layout:
                 number = last = last + 1
                 large.append((number, row[-1]))
             numbered.append((*row[:-1], number))
+        self.last_apart = last
         head = f"INSERT INTO {self._large} VALUES "  # noqa: S608
         _insert(connection, (head, "(?, ?)", ""), large)
         return numbered
@@ -405,6 +398,51 @@ class Layout:
             connection.executemany(
                 self.rederive, [(*self.derived(values.unpack(b)), pk, sk) for pk, sk, b in batch]
             )
+
+
+class Sought:
+    """Places of a table in which something is looked for; if not `whole`, without what is apart."""
+
+    __slots__ = ("keys", "layout", "whole")
+
+    def __init__(self, layout: Layout, *, whole: bool) -> None:
+        self.layout = layout
+        self.whole = whole and bool(layout.apart)
+        self.keys: list[Key[Any]] = []
+
+
+def find_all(connection: sqlite3.Connection, sought: list[Sought]) -> list[list[bytes | None]]:
+    """The packed items in all these places."""
+    asked: list[str] = []
+    arguments: list[Any] = []
+    for each in sought:
+        # The last one is asked for several times, so that there are few different statements.
+        padding = (1 << (len(each.keys) - 1).bit_length()) - len(each.keys)
+        places = [*map(each.layout.key, each.keys)]
+        places += places[-1:] * padding
+        for what in (each.layout.sought, each.layout.sought_apart)[: 1 + each.whole]:
+            asked += [what] * len(places)
+            arguments += [part for place in places for part in place]
+    found: list[Any] = []
+    for start in range(0, len(asked), _MOST_ROWS):
+        sql = "SELECT " + ", ".join(asked[start : start + _MOST_ROWS])
+        part = arguments[2 * start : 2 * (start + _MOST_ROWS)]
+        found += connection.execute(sql, part).fetchone()
+    answers = []
+    at = 0
+    for each in sought:
+        padded = 1 << (len(each.keys) - 1).bit_length()
+        bodies = found[at : at + len(each.keys)]
+        at += padded
+        if each.whole:
+            large = found[at : at + len(each.keys)]
+            bodies = [
+                body if body is None or more is None else values.joined(body, more)
+                for body, more in zip(bodies, large, strict=True)
+            ]
+            at += padded
+        answers.append(bodies)
+    return answers
 
 
 def create_all(connection: sqlite3.Connection, layouts: list[Layout]) -> None:

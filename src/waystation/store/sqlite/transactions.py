@@ -14,6 +14,7 @@ from waystation.errors import (
 from waystation.store import evaluate, values
 from waystation.store.compile import Expressions
 from waystation.store.expiry import IGNORED_AFTER, has_expired
+from waystation.store.sqlite.schema import Sought, find_all
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,7 +67,7 @@ class RowWrites:
     ) -> RawItem | None:
         """One write; returns the item before or after it if asked to."""
         layout = self._layouts[write.key.spec.table.name]
-        [found] = self._find(connection, layout, [write], now)
+        found = self._find(connection, layout, write, now)
         if write.condition is not None and not evaluate.holds(write.condition, found.item):
             raise failed(write, found.item)
         new: RawItem | None = None
@@ -88,7 +89,7 @@ class RowWrites:
             if row is not None:
                 self._put(connection, layout, write, row, now)
             else:
-                [found] = self._find(connection, layout, [write], now)
+                found = self._find(connection, layout, write, now)
                 self._replace(connection, layout, write, found, None, now)
 
     def transact(
@@ -118,10 +119,10 @@ class RowWrites:
             if each.was is None or _is_state_only(layout, write, None):
                 found = _found(layout, body, now)
             else:
-                [found] = self._find(connection, layout, [write], now)
+                found = self._find(connection, layout, write, now)
             if write.condition is not None and not evaluate.holds(write.condition, found.item):
                 code = CancellationReason.CONDITION
-                [whole] = self._find(connection, layout, [write], now)
+                whole = self._find(connection, layout, write, now)
                 failures.append((code, "the condition did not hold", whole.item))
             else:
                 failures.append(None)
@@ -162,30 +163,29 @@ class RowWrites:
         self, connection: sqlite3.Connection, planned: list[Planned]
     ) -> dict[int, bytes | None]:
         """What the writes of a transaction find, unless they replace whatever is there."""
-        wanted: dict[tuple[str, bool], list[Planned]] = {}
+        wanted: dict[tuple[str, bool], tuple[Sought, list[Planned]]] = {}
         for each in planned:
             write = each.write
             table = write.key.spec.table
             if each.row is None or write.condition is not None or table.stream is True:
                 layout = self._layouts[table.name]
                 whole = each.was is None and not _is_state_only(layout, write, None)
-                wanted.setdefault((table.name, whole), []).append(each)
+                place = (table.name, whole)
+                if place not in wanted:
+                    wanted[place] = Sought(layout, whole=whole), []
+                wanted[place][0].keys.append(write.key)
+                wanted[place][1].append(each)
+        groups = [wanted[place] for place in sorted(wanted)]
+        answers = find_all(connection, [sought for sought, _ in groups]) if groups else []
         found: dict[int, bytes | None] = {}
-        for (name, whole), some in wanted.items():
-            keys = [each.write.key for each in some]
-            bodies = self._layouts[name].find_all(connection, keys, whole=whole)
+        for (_, some), bodies in zip(groups, answers, strict=True):
             found.update(zip(map(id, some), bodies, strict=True))
         return found
 
     def _find(
-        self,
-        connection: sqlite3.Connection,
-        layout: Layout,
-        writes: list[Write],
-        now: int,
-    ) -> list[Found]:
-        bodies = layout.find_all(connection, [write.key for write in writes])
-        return [_found(layout, body, now) for body in bodies]
+        self, connection: sqlite3.Connection, layout: Layout, write: Write, now: int
+    ) -> Found:
+        return _found(layout, layout.find(connection, write.key), now)
 
     def _put(
         self,
@@ -198,7 +198,7 @@ class RowWrites:
         """A put that needs to know what was there only if somebody follows the changes."""
         found = _UNREAD
         if layout.table.stream is True:
-            [found] = self._find(connection, layout, [write], now)
+            found = self._find(connection, layout, write, now)
         self._replace(connection, layout, write, found, row, now)
 
     def _replace(

@@ -65,14 +65,16 @@ class Writer:
     def __init__(
         self,
         connection: sqlite3.Connection,
-        check: Callable[[sqlite3.Connection], None],
+        look_again: Callable[[sqlite3.Connection], None],
         turns: Turns | None,
     ) -> None:
-        """`check` runs at the start of every transaction and may refuse it. Without `turns` nobody
-        else writes, and there is nothing to wait for: jobs are done where they are given."""
+        """`look_again` runs at the start of a transaction if somebody else may have written since
+        it last did, and may refuse it. Without `turns` nobody else writes, and there is nothing to
+        wait for: jobs are done where they are given."""
         self._connection = connection
         self._turns = turns
-        self._check = check
+        self._look_again = look_again
+        self._looked = False
         self._loop = asyncio.get_running_loop()
         self._accepted = 0
         self._batch_done: asyncio.Future[None] | None = None
@@ -174,7 +176,11 @@ class Writer:
     def _write(self, batch: list[_Job]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
-        self._check(connection)
+        if self._turns is not None:
+            self._looked = self._looked and self._turns.alone
+            if not self._looked:
+                self._look_again(connection)
+                self._looked = True
         for sql, jobs in groupby(batch, _sql):
             if sql is not None:
                 connection.executemany(sql, [job.values for job in jobs])
