@@ -27,7 +27,7 @@ BEFORE = "976ad1c"
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 MINUTES = float(os.environ.get("BENCH_MINUTES", "10"))
 CONNECTIONS = 64
-EVENTS = {1: 6_000, 10: 1_200}
+EVENTS = {1: 12_000, 10: 2_000}
 
 
 async def saturated(server: Server, source: str, notes: str, fan_out: int) -> tuple[float, float]:
