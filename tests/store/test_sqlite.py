@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -535,6 +536,17 @@ async def test_two_processes_put_different_things_apart(file: Path) -> None:
             await (one if n % 3 else other).transact(Put(Body(f"{n}", f"text {n}")))
         for n in range(12):
             assert await one.get(Body.key(f"{n}")) == Body(f"{n}", f"text {n}")
+
+
+async def test_a_program_that_takes_no_turns_does_no_harm(file: Path) -> None:
+    """It may have put something where we were about to."""
+    async with await open_store(f"sqlite:///{file}", [bodies]) as store:
+        await store.transact(Put(Body("a", "one")))
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("INSERT INTO \"dev-bodies.apart\" VALUES (2, 'theirs')")
+        await store.transact(Put(Body("b", "two")))
+        assert await store.get(Body.key("b")) == Body("b", "two")
+        assert await store.get(Body.key("a")) == Body("a", "one")
 
 
 async def test_turns_go_round(file: Path) -> None:

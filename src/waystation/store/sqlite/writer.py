@@ -157,13 +157,19 @@ class Writer:
                 return  # the loop has ended, and the callers with it
 
     def _commit(self, batch: list[_Job]) -> None:
+        looked = self._looked
+        for job in batch:
+            job.error = None
         try:
             self._transaction(batch)
         except Exception as error:  # noqa: BLE001 - every caller must hear of it
             self._roll_back()
+            self._looked = False
+            if looked and isinstance(error, sqlite3.IntegrityError):
+                self._commit(batch)  # somebody may have written who does not take turns
+                return
             if len(batch) > 1 and not isinstance(error, sqlite3.OperationalError | StoreError):
                 for job in batch:  # one of them is at fault: the others need not suffer
-                    job.error = None
                     self._commit([job])
                 return
             for job in batch:
