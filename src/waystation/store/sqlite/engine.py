@@ -84,11 +84,14 @@ class SqliteStore(Store):
         self.writer = Writer(connection, self._look_again, turns)
 
     def _look_again(self, connection: sqlite3.Connection) -> None:
-        """After another process has written: forget what may have changed, and refuse to write rows
+        """After another process may have written: learn what has changed, and refuse to write rows
         of an old shape if it was the tables."""
-        for layout in self._layouts.values():
-            layout.last_apart = None
-        schema = connection.execute("PRAGMA schema_version").fetchone()[0]
+        apart = [layout for layout in self._layouts.values() if layout.apart]
+        asked = ", ".join(["schema_version", *(layout.max_apart for layout in apart)])
+        sql = f"SELECT {asked} FROM pragma_schema_version"  # noqa: S608
+        schema, *numbers = connection.execute(sql).fetchone()
+        for layout, number in zip(apart, numbers, strict=True):
+            layout.last_apart = number
         if schema != self._schema:
             for layout in self._layouts.values():
                 layout.verify(connection)

@@ -157,10 +157,11 @@ class Layout:
             (index.pk.name, index.sk.name if index.sk else None) for index in table.indexes.values()
         ]
         self.apart = table.apart
-        self.last_apart: int | None = None
-        """The highest number in the second table, or a higher one; None if others have written."""
+        self.last_apart = 0
+        """The highest number in the second table, or a higher one."""
 
         self._large = quote(f"{name}.apart")
+        self.max_apart = f"(SELECT coalesce(max(id), 0) FROM {self._large})"  # noqa: S608
         derived = ["expires"] + [column for _, pk, sk in self.indexes for column in (pk, sk)]
         columns = ["pk", "sk", "body", *derived]
         whole = f"(SELECT body FROM {self._large} WHERE id={self.quoted}.large)"  # noqa: S608
@@ -214,9 +215,6 @@ class Layout:
     def _put_apart(self, connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
         """Write what of these rows is apart; the rows with its numbers."""
         last = self.last_apart
-        if last is None:
-            sql = f"SELECT coalesce(max(id), 0) FROM {self._large}"  # noqa: S608
-            last = connection.execute(sql).fetchone()[0]
         numbered: list[Row] = []
         large: list[Row] = []
         for row in rows:

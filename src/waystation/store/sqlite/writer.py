@@ -182,11 +182,10 @@ class Writer:
     def _write(self, batch: list[_Job]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
-        if self._turns is not None:
-            self._looked = self._looked and self._turns.alone
-            if not self._looked:
-                self._look_again(connection)
-                self._looked = True
+        self._looked = self._looked and (self._turns is None or self._turns.alone)
+        if not self._looked:
+            self._look_again(connection)
+            self._looked = True
         for sql, jobs in groupby(batch, _sql):
             if sql is not None:
                 connection.executemany(sql, [job.values for job in jobs])
