@@ -282,7 +282,8 @@ def holds_unless_changed(write: Write) -> bool:
     return _holds_for(write.condition, before.spec, tuple(found))
 
 
-_SIMPLE = frozenset({str, int, bool, type(None)})
+_SIMPLE = frozenset({str, int, type(None)})
+"""Of these, equal values are the same."""
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,8 @@ from waystation.store.items import Item
 from waystation.store.queries import Page, Query, decode_cursor, encode_cursor
 from waystation.store.sqlite import upkeep
 from waystation.store.sqlite.feed import SqliteFeed
-from waystation.store.sqlite.schema import Layout, connect, create_all
+from waystation.store.sqlite.files import connect
+from waystation.store.sqlite.schema import Layout, create_all
 from waystation.store.sqlite.select import query_statement, scan_statement
 from waystation.store.sqlite.transactions import RowWrites
 from waystation.store.sqlite.turns import Turns

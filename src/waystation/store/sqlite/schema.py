@@ -8,10 +8,7 @@ there.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import time
-from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +16,16 @@ import msgspec
 
 from waystation.errors import (
     InvalidRequest,
-    NewerFormat,
-    StoreError,
     StoreUnavailable,
     TableMismatch,
 )
 from waystation.store import numbers, values
 from waystation.store.actions import holds_unless_changed
 from waystation.store.expiry import expiry, is_past
+from waystation.store.sqlite.files import FORMAT
+from waystation.store.sqlite.finding import MOST_ROWS, Sought, find_all
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from waystation.store.actions import Write
     from waystation.store.spec import Key
     from waystation.store.tables import Table
@@ -53,16 +48,8 @@ class Planned:
         self.was = was
 
 
-FORMAT = 2
 _APPLICATION_ID = 0x57415953
-_BUSY_SECONDS = 15.0
-_MMAP_BYTES = 2**31 - 65536
-_MOST_ROWS = 64
-"""That are read or written in one step."""
 _IN_NONE = (None, None)
-_PAGE_BYTES = 8192
-"""Three webhooks of 2 KB fit into one of these, and one into SQLite's own 4,096: a fifth less work
-for each (benchmarks/ingest.md)."""
 
 _SYSTEM = """
 CREATE TABLE IF NOT EXISTS waystation_tables (name TEXT PRIMARY KEY, spec BLOB NOT NULL);
@@ -75,68 +62,6 @@ CREATE TABLE IF NOT EXISTS waystation_trimmed (table_name TEXT PRIMARY KEY, seq 
 CREATE INDEX IF NOT EXISTS waystation_changes_by_table ON waystation_changes (table_name, seq);
 CREATE INDEX IF NOT EXISTS waystation_changes_by_time ON waystation_changes (at);
 """
-
-
-def connect(path: Path | None) -> sqlite3.Connection:
-    """A connection to a file, or to memory, durable before anything is acknowledged."""
-    try:
-        if path is not None:
-            _create(path)
-        connection = sqlite3.connect(
-            ":memory:" if path is None else path,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=_BUSY_SECONDS,
-            cached_statements=512,
-        )
-    except (sqlite3.Error, OSError) as error:
-        raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
-    try:
-        _configure(connection)
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise StoreError(f"{path} cannot be opened: {error}") from error
-    except StoreError:
-        connection.close()
-        raise
-    return connection
-
-
-def _create(path: Path) -> None:
-    """Make a new file its owner's alone; SQLite's own files beside it follow suit.
-
-    A file that is there already must not be touched: closing it would drop the locks that other
-    connections of this process hold on it.
-    """
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _configure(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > FORMAT:
-        raise NewerFormat(f"the file has format {version}; this version reads up to {FORMAT}")
-    connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a file that is new
-    _use_wal(connection)
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute(f"PRAGMA mmap_size={_MMAP_BYTES}")
-    connection.execute("PRAGMA cache_size=-65536")
-    connection.execute("PRAGMA wal_autocheckpoint=500")
-    connection.execute("PRAGMA temp_store=MEMORY")
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging, which SQLite refuses at once while another process does."""
-    deadline = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
 
 
 class Layout:
@@ -398,51 +323,6 @@ class Layout:
             )
 
 
-class Sought:
-    """Places of a table in which something is looked for; if not `whole`, without what is apart."""
-
-    __slots__ = ("keys", "layout", "whole")
-
-    def __init__(self, layout: Layout, *, whole: bool) -> None:
-        self.layout = layout
-        self.whole = whole and bool(layout.apart)
-        self.keys: list[Key[Any]] = []
-
-
-def find_all(connection: sqlite3.Connection, sought: list[Sought]) -> list[list[bytes | None]]:
-    """The packed items in all these places."""
-    asked: list[str] = []
-    arguments: list[Any] = []
-    for each in sought:
-        # The last one is asked for several times, so that there are few different statements.
-        padding = (1 << (len(each.keys) - 1).bit_length()) - len(each.keys)
-        places = [*map(each.layout.key, each.keys)]
-        places += places[-1:] * padding
-        for what in (each.layout.sought, each.layout.sought_apart)[: 1 + each.whole]:
-            asked += [what] * len(places)
-            arguments += [part for place in places for part in place]
-    found: list[Any] = []
-    for start in range(0, len(asked), _MOST_ROWS):
-        sql = "SELECT " + ", ".join(asked[start : start + _MOST_ROWS])
-        part = arguments[2 * start : 2 * (start + _MOST_ROWS)]
-        found += connection.execute(sql, part).fetchone()
-    answers = []
-    at = 0
-    for each in sought:
-        padded = 1 << (len(each.keys) - 1).bit_length()
-        bodies = found[at : at + len(each.keys)]
-        at += padded
-        if each.whole:
-            large = found[at : at + len(each.keys)]
-            bodies = [
-                body if body is None or more is None else values.joined(body, more)
-                for body, more in zip(bodies, large, strict=True)
-            ]
-            at += padded
-        answers.append(bodies)
-    return answers
-
-
 def create_all(connection: sqlite3.Connection, layouts: list[Layout]) -> None:
     """Create or check every table, in one transaction, alone among processes."""
     try:
@@ -476,8 +356,8 @@ def _insert(
     connection: sqlite3.Connection, statement: tuple[str, str, str], rows: list[Row]
 ) -> None:
     head, row_values, tail = statement
-    for start in range(0, len(rows), _MOST_ROWS):
-        part = rows[start : start + _MOST_ROWS]
+    for start in range(0, len(rows), MOST_ROWS):
+        part = rows[start : start + MOST_ROWS]
         sql = head + ", ".join([row_values] * len(part)) + tail
         connection.execute(sql, [value for row in part for value in row])
 

@@ -14,7 +14,7 @@ from waystation.errors import (
 from waystation.store import evaluate, values
 from waystation.store.compile import Expressions
 from waystation.store.expiry import IGNORED_AFTER, has_expired
-from waystation.store.sqlite.schema import Sought, find_all
+from waystation.store.sqlite.finding import Sought, find_all
 
 if TYPE_CHECKING:
     import sqlite3

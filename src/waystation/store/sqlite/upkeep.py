@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.errors import StoreUnavailable
 from waystation.store.feed import RETENTION_SECONDS
-from waystation.store.sqlite.schema import connect
+from waystation.store.sqlite.files import connect
 from waystation.store.sqlite.transactions import TOKEN_SECONDS
 
 if TYPE_CHECKING:
