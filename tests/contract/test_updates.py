@@ -367,6 +367,26 @@ async def test_a_condition_that_what_was_read_does_not_meet_refuses_a_revision(
     assert await store.get(Order.key("shop", 1)) == before
 
 
+async def test_the_condition_of_a_revision_may_be_about_what_is_apart(store: Store) -> None:
+    before = Order("shop", 1, "new", "2026", 7)
+    await store.put(Order("shop", 1, "new", "2026", 8))
+    after = Order("shop", 1, "paid", "2026", 7)
+    with pytest.raises(TransactionCancelled):
+        await store.transact(Revise(before, after, when=attr("total") == 7))
+    assert await store.get(Order.key("shop", 1)) == Order("shop", 1, "new", "2026", 8)
+
+
+@pytest.mark.parametrize("status", ["", "x" * 3000])
+async def test_a_revision_to_what_cannot_be_an_index_key_is_refused(
+    store: Store, status: str
+) -> None:
+    before = Order("shop", 1, "new")
+    await store.put(before)
+    with pytest.raises(InvalidRequest):
+        await store.transact(Revise(before, Order("shop", 1, status), when=exists()))
+    assert await store.get(Order.key("shop", 1)) == before
+
+
 async def test_a_revision_is_all_or_nothing_with_the_rest(store: Store) -> None:
     before, after = Order("shop", 1), Order("shop", 1, "paid")
     await store.put(before)

@@ -75,6 +75,15 @@ async def test_the_fields_of_a_key_may_be_called_anything() -> None:
         assert list((await store.query(Odd.query("c", index="odd"))).items) == [one]
 
 
+@pytest.mark.parametrize("kind", ["N", "B"])
+def test_a_key_is_of_its_attributes_type(kind: Any) -> None:
+    class Wrong(Item, table=Table("wrong", pk=KeyAttribute("PK", kind)), pk="USER#{name}"):
+        name: str
+
+    with pytest.raises(InvalidKey):
+        Wrong.key("ann")
+
+
 def test_a_negative_number_would_not_sort() -> None:
     with pytest.raises(InvalidKey) as refused:
         Note.key("ann", -1, "n")

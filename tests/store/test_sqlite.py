@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -515,6 +516,69 @@ async def test_a_revision_does_not_bring_back_what_has_expired(file: Path) -> No
         with pytest.raises(TransactionCancelled):
             await store.transact(Revise(before, after, when=attr("state") == "new"))
         assert await store.get(Body.key("a")) is None
+
+
+async def test_a_revision_is_what_it_was_when_it_was_asked_for(file: Path) -> None:
+    async with await open_store(f"sqlite:///{file}", [bodies]) as store:
+        before, after = Body("a", "long"), Body("a", "long", "old")
+        await store.put(before)
+        task = asyncio.create_task(store.transact(Revise(before, after, when=exists())))
+        await asyncio.sleep(0)
+        after.state = "newer"
+        await task
+        assert await store.get(Body.key("a")) == Body("a", "long", "old")
+
+
+odds = Table("odds", pk="PK", ttl="expires")
+
+
+class Odd(Item, table=odds, pk="ODD#{name}"):
+    """Its TTL may be none, and it has a number."""
+
+    name: str
+    count: int = 0
+    expires: str | int | None = None
+
+
+@pytest.mark.parametrize("number", [1.0, Decimal(1)])
+async def test_a_revision_may_have_a_number_of_another_type(file: Path, number: Any) -> None:
+    async with await open_store(f"sqlite:///{file}", [odds]) as store:
+        before = Odd("a")
+        await store.put(before)
+        await store.transact(Revise(before, Odd("a", number), when=attr("count") == 0))
+        assert await store.get(Odd.key("a")) == Odd("a", 1)
+
+
+async def test_a_revision_of_what_never_expires(file: Path) -> None:
+    async with await open_store(f"sqlite:///{file}", [odds]) as store:
+        before, after = Odd("a", 0, "never"), Odd("a", 1, "never")
+        await store.put(before)
+        await store.transact(Revise(before, after, when=attr("count") == 0))
+        assert await store.get(Odd.key("a")) == after
+
+
+async def test_a_revision_of_what_is_older_than_an_index(file: Path) -> None:
+    """Only what is changed must fit into it."""
+    before_index = Table("young", pk="PK")
+
+    class Before(Item, table=before_index, pk="YOUNG#{name}"):
+        name: str
+        who: str
+        count: int = 0
+
+    young = Table("young", pk="PK", indexes=[Index("by_who", pk="by_who")])
+
+    class Young(Item, table=young, pk="YOUNG#{name}", indexes={"by_who": "WHO#{who}"}):
+        name: str
+        who: str
+        count: int = 0
+
+    async with await open_store(f"sqlite:///{file}", [before_index]) as store:
+        await store.put(Before("a", "b#c"))
+    async with await open_store(f"sqlite:///{file}", [young]) as store:
+        before, after = Young("a", "b#c"), Young("a", "b#c", 1)
+        await store.transact(Revise(before, after, when=attr("count") == 0))
+        assert await store.get(Young.key("a")) == after
 
 
 async def test_a_revision_of_what_is_apart_writes_it(file: Path) -> None:

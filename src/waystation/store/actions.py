@@ -239,9 +239,12 @@ def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
         raise InvalidRequest(f"{spec.item.__name__} is versioned: put it")
     if spec.parts_of(before) != spec.parts_of(after):
         raise InvalidRequest("a revision does not move an item to another key")
+    condition = resolved(when, spec)
     if not spec.packing.fits(after):
         spec.encode(key, after)  # which says what is wrong with it
-    return Write("update", key, resolved(when, spec), revision=(before, after))
+        return Write("update", key, condition, changes=_differences(before, after))
+    copies = msgspec.structs.replace(before), msgspec.structs.replace(after)
+    return Write("update", key, condition, revision=copies)
 
 
 def _differences(before: Item, after: Item) -> tuple[Edit, ...]:
@@ -288,8 +291,10 @@ _SIMPLE = frozenset({str, int, type(None)})
 
 @lru_cache(maxsize=256)
 def _looked_at(condition: Condition, spec: Spec) -> list[tuple[str, str]] | None:
-    """The attributes that a condition is about, and their fields; None if some are no fields."""
-    fields = {name: field for field, name in spec.names.items()}
+    """The attributes that a condition is about, and their fields; None if some are no fields, or
+    apart."""
+    apart = spec.table.apart
+    fields = {name: field for field, name in spec.names.items() if name not in apart}
     names = {str(name) for name in roots(condition)}
     return [(n, fields[n]) for n in names] if names <= fields.keys() else None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import inspect
 
+from waystation.errors import InvalidKey
 from waystation.store import values
 
 if TYPE_CHECKING:
@@ -81,9 +82,8 @@ class Packing:
         self, key: Key[Any], before: Item, after: Item
     ) -> tuple[bytes, bytes, RawItem] | None:
         """An item before and after a change, packed without what is apart, and its extra attributes
-        after it; None when it needs to be packed as values, or what is apart has changed."""
-        if not self._plain:
-            return None
+        after it; None when it needs to be packed as values, or what is apart has changed. The item
+        after the change `fits`."""
         if self._halves is not None:
             values = self._halves[1].values
             if values(before) != values(after):
@@ -91,7 +91,7 @@ class Packing:
         try:
             was, _ = self._state(key, before)
             return was, *self._state(key, after)
-        except _UNUSUAL:
+        except (*_UNUSUAL, InvalidKey):  # an index may be younger than the item
             return None
 
     def _state(self, key: Key[Any], item: Item) -> tuple[bytes, RawItem]:
@@ -171,6 +171,8 @@ class _FieldTypes:
         found = msgspec.structs.astuple(item)
         kinds = tuple(map(type, found))
         if kinds not in self._good:
+            if len(kinds) != len(self._allowed):
+                return False  # it is of a type that adds to this one
             if not all(map(frozenset.__contains__, self._allowed, kinds)):
                 return False
             if len(self._good) < _COMBINATIONS:

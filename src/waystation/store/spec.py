@@ -135,6 +135,15 @@ class Spec:
             (self.names.get(field), field in self.nulls) for field in item.__struct_fields__
         ]
         self._pk_name, self._sk_name = table.pk.name, table.sk.name if table.sk else None
+        self._index_fields = [
+            (attribute, field, limit)
+            for index in table.indexes.values()
+            for attribute, limit in ((index.pk, MAX_PARTITION_BYTES), (index.sk, MAX_SORT_BYTES))
+            for field, name in self.names.items()
+            if attribute is not None and attribute.name == name
+        ]
+        """The fields that are index keys themselves."""
+
         self._rivals: dict[tuple[str | None, int], list[Template]] = {}
         self.parts_of = _getter(self.key_fields)
         self._check()
@@ -198,6 +207,12 @@ class Spec:
         lines, names = _keys_of_item(self.table.pk, self.pk, self.table.sk, self.sk)
         lines = ["def made(item):", *lines, " return Key(spec, pk, sk)"]
         return compiled(lines, {**names, "Key": Key, "spec": self})  # type: ignore[no-any-return]
+
+    def check_index_fields(self, item: Item) -> None:
+        """Refuse an item with a field that cannot be the index key which it is."""
+        for attribute, field, limit in self._index_fields:
+            if (value := getattr(item, field)) is not None:
+                check_key(attribute, value, limit)
 
     def extras(self, key: Key[Any], item: Item) -> RawItem:
         """The attributes computed from the fields: those of the key and of the indexes."""
@@ -355,7 +370,7 @@ def _keys_of_item(
             lines.append(f" {name} = item.{field}")
             if optional:
                 lines.append(f" if {name} is None: return")
-        made += [*template.source(fields, limit, careful), f" {result} = key"]
+        made += [*template.source(fields, attribute, limit, careful), f" {result} = key"]
     return lines + made, names
 
 

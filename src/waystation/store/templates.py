@@ -93,7 +93,7 @@ class Template:
     def maker(self, attribute: KeyAttribute, limit: int) -> Maker:
         """A function that makes the key which an attribute holds, of the field values."""
         names = [f"value{n}" for n in range(len(self.fields))]
-        lines = [f"def made({', '.join(names)}):", *self.source(names, limit, "careful")]
+        lines = [f"def made({', '.join(names)}):", *self.source(names, attribute, limit, "careful")]
         names_used = {"careful": self.careful(attribute, limit)}
         return compiled([*lines, " return key"], names_used)  # type: ignore[no-any-return]
 
@@ -107,14 +107,16 @@ class Template:
 
         return made
 
-    def source(self, names: Sequence[str], limit: int, careful: str) -> list[str]:
+    def source(
+        self, names: Sequence[str], attribute: KeyAttribute, limit: int, careful: str
+    ) -> list[str]:
         """The lines of a function that make `key` of values by these names: the usual ones on the
         spot, the others by the function that is called `careful`."""
         text = _braced(self._literals[0])
         for name, spec, literal in zip(names, self._specs, self._literals[1:], strict=True):
             text += (f"{{{name}:{spec}}}" if spec else f"{{{name}}}") + _braced(literal)
         slowly = f"key = {careful}({', '.join(names)})"
-        if self.plain:
+        if self.plain or attribute.type != "S" or not all(map(str.isascii, self._literals)):
             return [f" {slowly}"]
         usual = [self._usual(n, name) for n, name in enumerate(names)]
         return [

@@ -244,7 +244,8 @@ class SqliteStore(Store):
     async def _transact(self, writes: list[Write], token: str | None) -> None:
         now = self.now()
         planned = [self._layout(write.key.spec.table).planned(write, now) for write in writes]
-        if sum(_size(each.row) for each in planned if each.row) > TRANSACTION_BYTES:
+        puts = (each.row for each in planned if each.row and each.was is None)
+        if sum(map(_size, puts)) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
         job = partial(self._rows.transact, planned, token, now, self._cancelled)
         await self.writer.run(job)

@@ -13,7 +13,9 @@ from waystation.errors import NewerFormat, StoreError, StoreUnavailable
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT = 2
+FORMAT = 3
+"""Those who know of an older one only do not say when they had their turn."""
+
 _BUSY_SECONDS = 15.0
 _MMAP_BYTES = 2**31 - 65536
 _PAGE_BYTES = 8192

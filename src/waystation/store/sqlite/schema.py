@@ -21,7 +21,7 @@ from waystation.errors import (
 )
 from waystation.store import numbers, values
 from waystation.store.actions import holds_unless_changed
-from waystation.store.expiry import expiry, is_past
+from waystation.store.expiry import expiry, has_expired
 from waystation.store.sqlite.files import FORMAT
 from waystation.store.sqlite.finding import MOST_ROWS, Sought, find_all
 
@@ -202,10 +202,12 @@ class Layout:
             return Planned(write, self.put_row(write))
         before, after = write.revision
         spec = write.key.spec
-        expires = spec.expiry(before)
-        alive = expires is None or not is_past(expires, now)  # type: ignore[arg-type]
-        if not alive or self.table.stream is True or not holds_unless_changed(write):
+        ends = {} if self.table.ttl is None else {self.table.ttl: spec.expiry(before)}
+        if has_expired(self.table, ends, now) or self.table.stream is True:
             return Planned(write, None)
+        if not holds_unless_changed(write):
+            return Planned(write, None)
+        spec.check_index_fields(after)
         packed = spec.packing.pack_revision(write.key, before, after)
         if packed is None or len(packed[1]) > values.SURELY_SMALL:
             return Planned(write, None)
