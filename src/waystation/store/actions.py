@@ -223,6 +223,7 @@ def prepare(action: Action | Write) -> Write:
 
 def prepare_put(item: Item, when: Condition | None) -> Write:
     spec = item.spec
+    spec.check_index_fields(item)
     condition = when.resolve(spec) if when is not None else None
     if spec.version is not None:
         seen = getattr(item, spec.version)
@@ -240,6 +241,7 @@ def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
     if spec.parts_of(before) != spec.parts_of(after):
         raise InvalidRequest("a revision does not move an item to another key")
     condition = resolved(when, spec)
+    spec.check_index_fields(after)
     if not spec.packing.fits(after):
         spec.encode(key, after)  # which says what is wrong with it
         return Write("update", key, condition, changes=_differences(before, after))

@@ -207,7 +207,6 @@ class Layout:
             return Planned(write, None)
         if not holds_unless_changed(write):
             return Planned(write, None)
-        spec.check_index_fields(after)
         packed = spec.packing.pack_revision(write.key, before, after)
         if packed is None or len(packed[1]) > values.SURELY_SMALL:
             return Planned(write, None)

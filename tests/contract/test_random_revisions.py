@@ -1,0 +1,106 @@
+"""Random revisions on both engines side by side: what SQLite does the quick way is right."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.contract.model import Order, orders
+from tests.contract.test_random import SEED
+from waystation.clock import ManualClock
+from waystation.errors import InvalidRequest, TransactionCancelled
+from waystation.store import Put, Revise, Store, attr, exists, open_store, remove, set_to
+
+if TYPE_CHECKING:
+    from waystation.store import Condition
+
+EXAMPLES = 40
+NUMBERS = (1, 2)
+
+some_orders = st.builds(
+    Order,
+    st.just("shop"),
+    st.sampled_from(NUMBERS),
+    st.sampled_from(["new", "paid", "sent", ""]),
+    st.sampled_from([None, "2025", "2026"]),
+    st.integers(0, 2),
+)
+conditions: st.SearchStrategy[Condition] = st.one_of(
+    st.builds(lambda status: attr("status") == status, st.sampled_from(["new", "paid"])),
+    st.builds(lambda total: attr("total") >= total, st.integers(0, 2)),
+    st.just(attr("placed").absent()),
+    st.just(exists()),
+    st.just(~(attr("status") == "sent") & (attr("total") < 2)),
+)
+steps = st.one_of(
+    st.tuples(st.just("put"), some_orders),
+    st.tuples(st.just("revise"), some_orders, some_orders, conditions, st.booleans()),
+    st.tuples(st.just("revise"), some_orders, some_orders, conditions, st.just(True)),
+    st.tuples(st.just("beside"), st.sampled_from(NUMBERS), st.booleans()),
+)
+
+
+async def perform(store: Store, step: Any) -> Any:
+    """What comes of a step, and what there is after it."""
+    try:
+        came = await _done(store, step)
+    except TransactionCancelled as cancelled:
+        came = [reason and reason.item for reason in cancelled.reasons]
+    except InvalidRequest:
+        came = "refused"
+    there = [await store.get(Order.key("shop", n)) for n in NUMBERS]
+    found = [
+        list((await store.query(Order.query(status, index="by_status"))).items)
+        for status in ("new", "paid", "sent")
+    ]
+    return came, there, [sorted(each, key=lambda o: o.number) for each in found]
+
+
+async def _done(store: Store, step: Any) -> Any:
+    match step:
+        case ("put", order):
+            await store.transact(Put(order))
+        case ("revise", before, after, condition, read):
+            current = await store.get(Order.key("shop", after.number)) if read else None
+            before = current or Order("shop", after.number, before.status, None, before.total)
+            await store.transact(Revise(before, after, when=condition))
+        case ("beside", number, there):
+            beside = set_to("tags", ["theirs"]) if there else remove("tags")
+            await store.update(Order.key("shop", number), beside, when=exists())
+    return None
+
+
+async def _compare(endpoint: str, wanted: list[Any]) -> None:
+    clock = ManualClock(float(int(time.time())))
+    embedded = await open_store("sqlite://:memory:", [orders], env="revised", clock=clock)
+    dynamodb = await open_store(
+        "dynamodb://eu-west-1", [orders], env="revised", clock=clock, endpoint_url=endpoint
+    )
+    async with embedded, dynamodb:
+        await dynamodb.ensure_tables()
+        for number in NUMBERS:
+            await dynamodb.delete(Order.key("shop", number))
+        for step in wanted:
+            ours = await perform(embedded, step)
+            theirs = await perform(dynamodb, step)
+            assert ours == theirs, step
+
+
+def test_both_engines_revise_alike(dynamodb_url: str) -> None:
+    @seed(SEED)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    @given(st.lists(steps, min_size=10, max_size=20))
+    def compare(wanted: list[Any]) -> None:
+        asyncio.run(_compare(dynamodb_url, wanted))
+
+    print(f"RANDOM_SEED={SEED}")  # noqa: T201 - pytest shows it when the test fails
+    compare()
