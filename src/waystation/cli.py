@@ -19,8 +19,7 @@ from waystation.store import scoped_name
 from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from waystation.seam import System
     from waystation.store import Table
@@ -107,11 +106,9 @@ def _parser(systems: Sequence[System]) -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace, systems: Sequence[System]) -> int:
-    import uvloop
-
     from waystation.server.logs import configure_logs
-    from waystation.server.processes import Processes
-    from waystation.server.serve import listening, serve, url_of
+    from waystation.server.serve import serve
+    from waystation.server.several import run, serve_with_several
 
     settings = load_settings(
         settings_of(systems), options.config, host=options.host, port=options.port
@@ -130,25 +127,10 @@ def _serve(options: argparse.Namespace, systems: Sequence[System]) -> int:
             greeting = "\n".join(lines)
         print(greeting, flush=True)
 
-    def run(
-        listener: socket.socket | None = None,
-        parent: int | None = None,
-        started: Callable[[str], None] = started,
-    ) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(
-                serve(settings, options.role, started, systems, listener=listener, parent=parent)
-            )
-
-    if options.processes == 1:
-        run()
-        return 0
-    with listening(settings) as listener:
-
-        def child(parent: int, ready: Callable[[], None]) -> None:
-            run(listener, parent, lambda url: ready())
-
-        return Processes(options.processes, child, lambda: started(url_of(listener))).run()
+    if options.processes > 1:
+        return serve_with_several(settings, options.role, options.processes, started, systems)
+    run(serve(settings, options.role, started, systems))
+    return 0
 
 
 def _count(text: str) -> int:

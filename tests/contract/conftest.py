@@ -6,11 +6,12 @@ import time
 import uuid
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from tests.contract import model
+from tests.support.sharing import shared
 from waystation.clock import ManualClock
 from waystation.seam import tables_of
 from waystation.store import Item, Page, Store, key_of, open_store
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
 
     from waystation.store import Table
 
-ENGINES = ["memory", "file", "dynamodb"]
+ENGINES = ["memory", "file", "shared", "dynamodb"]
+"""A shared file is written by another process; here, by another store that does the same."""
+
+
+class Engine(NamedTuple):
+    """The URL of a store, and the endpoint that goes with it."""
+
+    url: str
+    endpoint: str | None = None
+    shared: bool = False
 
 
 @pytest.fixture
@@ -32,13 +42,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=ENGINES)
-def engine_url(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str | None]:
-    """The URL of a store, and the endpoint that goes with it."""
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     if request.param == "memory":
-        return "sqlite://:memory:", None
-    if request.param == "file":
-        return f"sqlite:///{tmp_path / 'store.db'}", None
-    return "dynamodb://eu-west-1", request.getfixturevalue("dynamodb_url")
+        return Engine("sqlite://:memory:")
+    if request.param in ("file", "shared"):
+        return Engine(f"sqlite:///{tmp_path / 'store.db'}", shared=request.param == "shared")
+    return Engine("dynamodb://eu-west-1", request.getfixturevalue("dynamodb_url"))
 
 
 @pytest.fixture
@@ -52,10 +61,14 @@ _ensured: set[tuple[str, str]] = set()
 
 @asynccontextmanager
 async def opened(
-    engine: tuple[str, str | None], tables: Sequence[Table], env: str, clock: ManualClock
+    engine: Engine, tables: Sequence[Table], env: str, clock: ManualClock
 ) -> AsyncIterator[Store]:
     """An empty store. Tables on DynamoDB are made once and emptied after every test."""
-    url, endpoint = engine
+    url, endpoint, is_shared = engine
+    if is_shared:
+        async with shared(url, tables, env, clock) as store:
+            yield store
+        return
     async with await open_store(url, tables, env=env, clock=clock, endpoint_url=endpoint) as store:
         if endpoint is None:
             yield store
@@ -70,26 +83,28 @@ async def opened(
 
 
 @pytest.fixture
-async def store(engine_url: tuple[str, str | None], clock: ManualClock) -> AsyncIterator[Store]:
+async def store(engine: Engine, clock: ManualClock) -> AsyncIterator[Store]:
     """An empty store with the model's tables."""
-    async with opened(engine_url, model.TABLES, "contract", clock) as store:
+    async with opened(engine, model.TABLES, "contract", clock) as store:
         yield store
 
 
 @pytest.fixture
-async def seeds(engine_url: tuple[str, str | None], clock: ManualClock) -> AsyncIterator[Store]:
+async def seeds(engine: Engine, clock: ManualClock) -> AsyncIterator[Store]:
     """An empty store with the tables of all five systems."""
-    async with opened(engine_url, tables_of(SYSTEMS), "seeds", clock) as store:
+    async with opened(engine, tables_of(SYSTEMS), "seeds", clock) as store:
         yield store
 
 
 @pytest.fixture
-async def new_tables(
-    engine_url: tuple[str, str | None], clock: ManualClock
-) -> AsyncIterator[Store]:
+async def new_tables(engine: Engine, clock: ManualClock) -> AsyncIterator[Store]:
     """A store whose tables, and so whose change feeds, no other test has touched."""
-    url, endpoint = engine_url
+    url, endpoint, is_shared = engine
     env = f"t{uuid.uuid4().hex[:8]}"
+    if is_shared:
+        async with shared(url, model.TABLES, env, clock) as store:
+            yield store
+        return
     async with await open_store(
         url, model.TABLES, env=env, clock=clock, endpoint_url=endpoint
     ) as store:

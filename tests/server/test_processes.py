@@ -45,11 +45,12 @@ def test_they_answer_as_one_and_stop_together(tmp_path: Path) -> None:
         assert not any(map(alive, pids))
 
 
-def test_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    with serving(tmp_path, "--processes", "2") as server:
-        first, second = children(server.process.pid)
-        os.kill(first, signal.SIGKILL)
-        until(lambda: len(set(children(server.process.pid)) - {first, second}) == 1)
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["who writes", "who answers", "who answers, too"])
+def test_one_that_is_killed_is_replaced(tmp_path: Path, which: int) -> None:
+    with serving(tmp_path, "--processes", "3") as server:
+        before = children(server.process.pid)
+        os.kill(before[which], signal.SIGKILL)
+        until(lambda: len(set(children(server.process.pid)) - set(before)) == 1)
         assert server.get("/healthz") == {"status": "ok"}
         assert server.stop() == 0
 

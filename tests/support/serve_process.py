@@ -6,20 +6,15 @@ begins two minutes after the last, so that nobody has to wait for that.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import uvloop
 
 from tests.support.site import settings_with
-from waystation.server.processes import Processes
-from waystation.server.serve import Role, listening, serve, url_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from waystation.server.serve import Role, serve
+from waystation.server.several import run, serve_with_several
 
 
 def main(given: dict[str, Any], role: Role, ahead: float, processes: int) -> None:
@@ -31,22 +26,10 @@ def main(given: dict[str, Any], role: Role, ahead: float, processes: int) -> Non
         sys.stdout.flush()
 
     settings = settings_with(**given, port=0)
-    with listening(settings) as listener:
-
-        def run(parent: int | None, started: Callable[[str], None]) -> None:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(
-                    serve(settings, role, started, clock=clock, listener=listener, parent=parent)
-                )
-
-        if processes == 1:
-            run(None, greet)
-        else:
-            Processes(
-                processes,
-                lambda parent, ready: run(parent, lambda url: ready()),
-                lambda: greet(url_of(listener)),
-            ).run()
+    if processes > 1:
+        serve_with_several(settings, role, processes, greet, clock=clock)
+    else:
+        run(serve(settings, role, greet, clock=clock))
 
 
 if __name__ == "__main__":

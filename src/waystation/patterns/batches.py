@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 3 * 1024 * 1024
 _MOST_TEMPLATES = 4_096
+_FEWEST = 8
+"""Otherwise a transaction has at most the mean of what the last one had and what waits: senders who
+send again when they have their answer would come in a large and a small crowd in turn, and with the
+large one waiting for the disk, there is nothing to do meanwhile."""
+
 MOST_WAITING = 1_000
 """Writes of one line. More would wait for longer than a sender does."""
 
@@ -236,9 +241,12 @@ class WriteBatches:
             self._bytes -= entry.size
 
     async def _run(self, line: str, queue: _Line) -> None:
+        last = 0
         try:
             while queue.waiting:
-                batch = _next_batch(queue.waiting, self._store.most_together)
+                evenly = max(_FEWEST, (last + len(queue.waiting) + 1) // 2)
+                batch = _next_batch(queue.waiting, self._store.most_together, evenly)
+                last = len(batch)
                 try:
                     await self._commit(batch)
                 except BaseException as error:
@@ -301,15 +309,16 @@ class WriteBatches:
                 entry.finish(error)
 
 
-def _next_batch(waiting: deque[_Entry], most: int) -> list[_Entry]:
-    """The next entries that fit into one transaction and touch different items."""
+def _next_batch(waiting: deque[_Entry], most: int, entries: int) -> list[_Entry]:
+    """The next entries that fit into one transaction and touch different items, but no more than
+    so many."""
     batch: list[_Entry] = []
     keys: set[Any] = set()
     tallied: set[int] = set()
     more = tallied
     before: Sequence[Tally] | None = None
     size = 0
-    while waiting:
+    while waiting and len(batch) < entries:
         entry = waiting[0]
         if not entry.ready():
             waiting.popleft()

@@ -1,7 +1,8 @@
 """Several processes that serve one port: started, replaced when they end, and stopped together.
 
 The first process only watches. The others are its children: they share the listening socket, so
-that whoever has time takes the next client, and the file, where they take turns to write.
+that whoever has time takes the next client, and the file. One of them serves nobody, but writes for
+the others.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -25,24 +27,23 @@ _LOOK_SECONDS = 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Processes:
-    """`child` serves in a process of its own, until the file descriptor that it is given ends: then
-    its parent has died. It calls what it is given once it answers, and `ready` is called when all
-    of them do. One that cannot start ends everything; one that ends later is replaced."""
+Child = Callable[[int, Callable[[], None]], None]
+"""What is done in a process of its own, until the file descriptor that it is given ends: then its
+parent has died. It calls what it is given once it has begun."""
 
-    def __init__(
-        self,
-        count: int,
-        child: Callable[[int, Callable[[], None]], None],
-        ready: Callable[[], None],
-    ) -> None:
-        self._count = count
-        self._child = child
+
+class Processes:
+    """`ready` is called when all children have begun. One that cannot start ends everything; one
+    that ends later is replaced."""
+
+    def __init__(self, children: Sequence[Child], ready: Callable[[], None]) -> None:
+        self._children = children
+        self._count = len(children)
         self._ready = ready
-        self._begun: dict[int, float] = {}
+        self._begun: dict[int, tuple[float, Child]] = {}
         self._asked = 0
         self._told: set[int] = set()
-        self._waits: list[float] = []
+        self._waits: list[tuple[float, Child]] = []
         self._failures = 0
         self._answering = 0
         self._worst = 0
@@ -54,8 +55,8 @@ class Processes:
         self._parent, self._alive = os.pipe()
         reports, self._reports = os.pipe()
         os.set_blocking(reports, False)
-        for _ in range(self._count):
-            self._start()
+        for child in self._children:
+            self._start(child)
         while self._begun or (self._waits and not self._asked):
             self._look(reports)
             time.sleep(_LOOK_SECONDS)
@@ -73,9 +74,8 @@ class Processes:
         self._reap()
         if self._asked:
             self._pass_on()
-        elif self._waits and time.monotonic() >= self._waits[0]:
-            self._waits.pop(0)
-            self._start()
+        elif self._waits and time.monotonic() >= self._waits[0][0]:
+            self._start(self._waits.pop(0)[1])
 
     def _pass_on(self) -> None:
         """Tell those to stop who have not been told."""
@@ -91,9 +91,9 @@ class Processes:
                 return
             begun = self._begun.pop(pid, None)
             if begun is not None:
-                self._ended(pid, os.waitstatus_to_exitcode(status), begun)
+                self._ended(pid, os.waitstatus_to_exitcode(status), *begun)
 
-    def _ended(self, pid: int, code: int, begun: float) -> None:
+    def _ended(self, pid: int, code: int, begun: float, child: Child) -> None:
         if self._asked:
             stopped = code in [-number for number in _SIGNALS]  # it was about to begin
             self._worst = self._worst if stopped else max(self._worst, abs(code))
@@ -106,20 +106,20 @@ class Processes:
         self._failures = 1 if healthy else self._failures + 1
         log.error("process %d ended with %d: another one takes its place", pid, code)
         wait = min(_LONGEST_WAIT, 0.1 * 2 ** min(self._failures, 10))
-        self._waits.append(time.monotonic() + wait)
+        self._waits.append((time.monotonic() + wait, child))
 
-    def _start(self) -> None:
+    def _start(self, child: Child) -> None:
         with _signals_wait():
             pid = os.fork()
             if pid:
-                self._begun[pid] = time.monotonic()
+                self._begun[pid] = time.monotonic(), child
                 return
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
         status = 1
         try:
             os.close(self._alive)
-            self._child(self._parent, self._report)
+            child(self._parent, self._report)
             status = 0
         except SystemExit as left:
             status = left.code if isinstance(left.code, int) else 1
@@ -131,7 +131,7 @@ class Processes:
             os._exit(status)
 
     def _report(self) -> None:
-        """Called in a child: it answers."""
+        """Called in a child: it has begun."""
         os.write(self._reports, b".")
 
 

@@ -22,6 +22,7 @@ from waystation.store import open_store
 from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Sequence
 
     from waystation.blobs import Blobs
@@ -170,10 +171,12 @@ async def running(
     *,
     background: bool = False,
     clock: Clock = time.time,
+    meeting: socket.socket | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime for a block of code; whatever was opened is closed after it.
 
-    With `background` it has jobs, which begin when its supervisor is started.
+    With `background` it has jobs, which begin when its supervisor is started. `meeting` is where
+    the process is met that writes for several.
     """
     endpoint = settings.aws_endpoint_url
     async with AsyncExitStack() as stack:
@@ -185,6 +188,7 @@ async def running(
                 clock=clock,
                 endpoint_url=endpoint,
                 names=settings.table_names,
+                meeting=meeting,
             )
         )
         queues = await stack.enter_async_context(

@@ -49,16 +49,20 @@ async def serve(
     clock: Clock = time.time,
     listener: socket.socket | None = None,
     parent: int | None = None,
+    meeting: socket.socket | None = None,
 ) -> None:
     """Serve until told to stop, then finish what was begun.
 
     `started` is told the address once requests are answered. Where several processes serve, each
-    has the same `listener`, and stops when the file descriptor of its `parent` ends.
+    has the same `listener`, and stops when the file descriptor of its `parent` ends. At the
+    `meeting` they find the one that writes for them.
     """
     check_uvicorn()
     with nullcontext(listener) if listener is not None else listening(settings) as listener:
         background = role != "api"
-        async with running(settings, systems, background=background, clock=clock) as runtime:
+        async with running(
+            settings, systems, background=background, clock=clock, meeting=meeting
+        ) as runtime:
             app = build_worker_app(runtime) if role == "worker" else build_app(runtime)
             server = _Server(_config(app, settings))
 

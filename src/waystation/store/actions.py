@@ -118,6 +118,7 @@ class Write:
         "creates",
         "key",
         "kind",
+        "packed",
         "revision",
         "source",
     )
@@ -143,6 +144,8 @@ class Write:
         self._changes = changes if revision is None else None
         self._item: RawItem | None = None
         self._avoids: bool | None = None
+        self.packed: bytes | None = None
+        """How another process gets it, once one has."""
 
     @property
     def changes(self) -> tuple[Edit, ...]:

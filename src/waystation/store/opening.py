@@ -11,6 +11,7 @@ from waystation.errors import InvalidRequest
 from waystation.store.sqlite.engine import SqliteStore
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping, Sequence
 
     from waystation.clock import Clock
@@ -26,19 +27,24 @@ async def open_store(
     clock: Clock = time.time,
     endpoint_url: str | None = None,
     names: Mapping[str, str] | None = None,
+    meeting: socket.socket | None = None,
 ) -> Store:
     """Open `sqlite:///path`, `sqlite://:memory:` or `dynamodb://region`.
 
     `sqlite:///waystation.db` is relative to the working directory and `sqlite:////var/lib/w.db`
     is absolute. The tables of an embedded store are created by opening it; those of DynamoDB by
     `ensure_tables` or by the deployment template. `names` has the whole names of tables that are
-    called otherwise than an environment's are, by their declared names.
+    called otherwise than an environment's are, by their declared names. `meeting` is where a
+    process is met that writes for several into their embedded store.
     """
     if url == "sqlite://:memory:":
         return SqliteStore(None, tables, env=env, clock=clock, names=names)
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         path = Path(unquote(url.removeprefix("sqlite:///")))
-        return SqliteStore(path, tables, env=env, clock=clock, names=names)
+        store = SqliteStore(path, tables, env=env, clock=clock, names=names)
+        if meeting is not None:
+            store.share(meeting)
+        return store
     if url.startswith("dynamodb://"):
         # Imported here so that an embedded store starts without the AWS client.
         from waystation.store.dynamodb.engine import DynamoStore

@@ -20,11 +20,13 @@ from waystation.store.sqlite.feed import SqliteFeed
 from waystation.store.sqlite.files import connect
 from waystation.store.sqlite.schema import Layout, create_all
 from waystation.store.sqlite.select import query_statement, scan_statement
+from waystation.store.sqlite.sharing import Clerk, Link
 from waystation.store.sqlite.transactions import RowWrites
 from waystation.store.sqlite.turns import Turns
 from waystation.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -83,6 +85,7 @@ class SqliteStore(Store):
         self.reader = connection if path is None else connect(path)
         self._schema: int | None = None
         self.writer = Writer(connection, self._look_again, turns)
+        self._link: Link | None = None
 
     def _look_again(self, connection: sqlite3.Connection) -> None:
         """After another process may have written: learn what has changed, and refuse to write rows
@@ -101,7 +104,22 @@ class SqliteStore(Store):
     async def ensure_tables(self) -> None:
         """Opening the file has created and checked them."""
 
+    def share(self, meeting: socket.socket) -> None:
+        """Have another process write, as far as one comes to the meeting place to do so."""
+        self._link = Link(meeting)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process writes for this one now."""
+        return self._link is not None and self._link.open
+
+    async def write_for_others(self, meeting: socket.socket, stopping: asyncio.Event) -> None:
+        """Be that process, until told to stop and all others have gone."""
+        await Clerk(self.writer, self._rows, self.tables).work(meeting, stopping)
+
     async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
         await self.writer.close()
         self.reader.close()
 
@@ -247,6 +265,8 @@ class SqliteStore(Store):
         puts = (each.row for each in planned if each.row and each.was is None)
         if sum(map(_size, puts)) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
+        if self._link is not None and token is None and await self._link.write(planned, now):
+            return
         job = partial(self._rows.transact, planned, token, now, self._cancelled)
         await self.writer.run(job)
 

@@ -10,7 +10,6 @@ from waystation.store import values
 if TYPE_CHECKING:
     import sqlite3
 
-    from waystation.store.spec import Key
     from waystation.store.sqlite.schema import Layout
 
 MOST_ROWS = 64
@@ -25,7 +24,7 @@ class Sought:
     def __init__(self, layout: Layout, *, whole: bool) -> None:
         self.layout = layout
         self.whole = whole and bool(layout.apart)
-        self.keys: list[Key[Any]] = []
+        self.keys: list[tuple[Any, Any]] = []
 
     @property
     def asked(self) -> int:
@@ -34,9 +33,8 @@ class Sought:
         return 1 << (len(self.keys) - 1).bit_length()
 
     def add_to(self, asked: list[str], arguments: list[Any]) -> None:
-        places = [*map(self.layout.key, self.keys)]
-        places += places[-1:] * (self.asked - len(places))
-        flat = [part for place in places for part in place]
+        flat = [part for key in self.keys for part in key]
+        flat += self.keys[-1] * (self.asked - len(self.keys))
         for what in (self.layout.sought, self.layout.sought_apart)[: 1 + self.whole]:
             asked += [what] * self.asked
             arguments += flat

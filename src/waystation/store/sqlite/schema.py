@@ -38,11 +38,21 @@ Row = tuple[Any, ...]
 class Planned:
     """A write on its way to the writer. A put comes with its `row`; a revision with the row that it
     makes of what `was` there, should that lie there still, without what is apart. Other rows are
-    built from what is found."""
+    built from what is found. The `write` itself is not needed where its row is all there is to it,
+    whether that goes without saying or depends on what `was`."""
 
-    __slots__ = ("row", "was", "write")
+    __slots__ = ("key", "row", "table", "was", "write")
 
-    def __init__(self, write: Write, row: Row | None, was: bytes | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        key: tuple[Any, Any],
+        write: Write | None,
+        row: Row | None = None,
+        was: bytes | None = None,
+    ) -> None:
+        self.table = table
+        self.key = key
         self.write = write
         self.row = row
         self.was = was
@@ -118,7 +128,7 @@ class Layout:
     def find(self, connection: sqlite3.Connection, key: Key[Any]) -> bytes | None:
         """The packed item in a place."""
         sought = Sought(self, whole=True)
-        sought.keys.append(key)
+        sought.keys.append(self.key(key))
         [found] = find_all(connection, [sought])
         return found[0]
 
@@ -198,22 +208,23 @@ class Layout:
 
     def planned(self, write: Write, now: int) -> Planned:
         """A write, with its row as far as that can be told before the transaction."""
+        table, key = self.table.name, self.key(write.key)
         if write.revision is None:
-            return Planned(write, self.put_row(write))
+            return Planned(table, key, write, self.put_row(write))
         before, after = write.revision
         spec = write.key.spec
         ends = {} if self.table.ttl is None else {self.table.ttl: spec.expiry(before)}
         if has_expired(self.table, ends, now) or self.table.stream is True:
-            return Planned(write, None)
+            return Planned(table, key, write)
         if not holds_unless_changed(write):
-            return Planned(write, None)
+            return Planned(table, key, write)
         packed = spec.packing.pack_revision(write.key, before, after)
         if packed is None or len(packed[1]) > values.SURELY_SMALL:
-            return Planned(write, None)
+            return Planned(table, key, write)
         was, body, attributes = packed
         if self.table.ttl is not None:
             attributes[self.table.ttl] = spec.expiry(after)
-        return Planned(write, (*self.key(write.key), body, *self.derived(attributes)), was)
+        return Planned(table, key, write, (*key, body, *self.derived(attributes)), was)
 
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""

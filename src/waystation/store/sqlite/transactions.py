@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import (
     CancellationReason,
     ConditionFailed,
+    StoreError,
     TokenReused,
     TransactionCancelled,
 )
@@ -42,9 +43,13 @@ class Found:
 
 _UNREAD = Found(None, None)
 
-Step = tuple["Layout", "Write", Found, "Row | None", bool]
+Step = tuple["Layout", "Write | None", Found, "Row | None", bool]
 """A write that was decided on, with what it replaces, the row that it makes, and whether that is
 without what is apart."""
+
+
+class RevisionOverdue(StoreError):
+    """What a revision without its write is about has changed: only the write says what then."""
 
 
 class RowWrites:
@@ -111,10 +116,12 @@ class RowWrites:
         there = self._bodies(connection, planned)
         for each in planned:
             write, body = each.write, there.get(id(each))
-            layout = self._layouts[write.key.spec.table.name]
-            if each.was is not None and body == each.was:
+            layout = self._layouts[each.table]
+            if write is None or (each.was is not None and body == each.was):
+                if body != each.was:
+                    raise RevisionOverdue("somebody else has changed it")
                 failures.append(None)
-                steps.append((layout, write, _UNREAD, each.row, True))
+                steps.append((layout, write, _UNREAD, each.row, each.was is not None))
                 continue
             if each.was is None or _is_state_only(layout, write, None):
                 found = _found(layout, body, now)
@@ -126,9 +133,9 @@ class RowWrites:
                 failures.append((code, "the condition did not hold", whole.item))
             else:
                 failures.append(None)
-                steps.append(_step(layout, each, found))
+                steps.append(_step(layout, write, each.row, found))
         if any(failures):
-            raise cancelled([each.write for each in planned], failures)
+            raise cancelled([each.write for each in planned if each.write], failures)
         self._carry_out(connection, steps, now)
         if token is not None:
             connection.execute(
@@ -140,9 +147,9 @@ class RowWrites:
         rows: dict[str, list[Row]] = {}
         states: dict[str, list[Row]] = {}
         for layout, write, found, row, state_only in steps:
-            if row is None or layout.table.stream is True:
+            if write is not None and (row is None or layout.table.stream is True):
                 self._replace(connection, layout, write, found, row, now)
-            else:
+            elif row is not None:
                 kind = states if state_only else rows
                 kind.setdefault(layout.table.name, []).append(row)
         for name, together in rows.items():
@@ -165,16 +172,15 @@ class RowWrites:
         """What the writes of a transaction find, unless they replace whatever is there."""
         wanted: dict[tuple[str, bool], tuple[Sought, list[Planned]]] = {}
         for each in planned:
-            write = each.write
-            table = write.key.spec.table
-            if each.row is None or write.condition is not None or table.stream is True:
-                layout = self._layouts[table.name]
-                whole = each.was is None and not _is_state_only(layout, write, None)
-                place = (table.name, whole)
-                if place not in wanted:
-                    wanted[place] = Sought(layout, whole=whole), []
-                wanted[place][0].keys.append(write.key)
-                wanted[place][1].append(each)
+            layout, write = self._layouts[each.table], each.write
+            if each.was is None and (write is None or is_all_in_its_row(each, write)):
+                continue
+            whole = each.was is None and not _is_state_only(layout, write, None)
+            place = (each.table, whole)
+            if place not in wanted:
+                wanted[place] = Sought(layout, whole=whole), []
+            wanted[place][0].keys.append(each.key)
+            wanted[place][1].append(each)
         groups = [wanted[place] for place in sorted(wanted)]
         answers = find_all(connection, [sought for sought, _ in groups]) if groups else []
         found: dict[int, bytes | None] = {}
@@ -222,18 +228,29 @@ class RowWrites:
             _record(connection, layout, found.body, body, now, by_ttl=False)
 
 
-def _is_state_only(layout: Layout, write: Write, found: Found | None) -> bool:
+def is_all_in_its_row(planned: Planned, write: Write) -> bool:
+    """Whether a write replaces whatever is there, and nobody needs to know what that was."""
+    if planned.row is None or write.condition is not None:
+        return False
+    return write.key.spec.table.stream is not True
+
+
+def _is_state_only(layout: Layout, write: Write | None, found: Found | None) -> bool:
     """Whether an update has nothing to do with what is apart. That of an expired item begins
     anew."""
-    if not layout.apart or write.kind != "update" or not write.avoids(layout.apart):
+    if (
+        not layout.apart
+        or write is None
+        or write.kind != "update"
+        or not write.avoids(layout.apart)
+    ):
         return False
     return found is None or found.item is not None
 
 
-def _step(layout: Layout, each: Planned, found: Found) -> Step:
-    write = each.write
+def _step(layout: Layout, write: Write, row: Row | None, found: Found) -> Step:
     if write.kind != "update":
-        return layout, write, found, each.row, False
+        return layout, write, found, row, False
     new = write.outcome(found.item)
     state_only = _is_state_only(layout, write, found)
     make = layout.state_row if state_only else layout.row
@@ -276,6 +293,7 @@ def _fingerprint(planned: list[Planned]) -> bytes:
     digest = hashlib.sha256()
     for each in planned:
         write, row = each.write, each.row if each.was is None else None
+        assert write is not None
         expressions = Expressions()
         condition = "" if write.condition is None else expressions.condition(write.condition)
         changes = expressions.update(write.changes)

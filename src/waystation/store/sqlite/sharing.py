@@ -1,0 +1,302 @@
+"""One process writes for several: the others have nothing to do with SQLite's locks and syncs, nor
+with the interpreter's lock that a writing thread would want, and what they write at the same time
+is one commit.
+
+It does only what is quick. Whatever it refuses, and all the rest, each process does for itself, in
+its turn (turns.py); so it does everything while there is nobody to write for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import pickle
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from waystation.errors import StoreError, StoreUnavailable, TransactionCancelled
+from waystation.store.actions import Write
+from waystation.store.spec import Spec
+from waystation.store.sqlite.schema import Planned
+from waystation.store.sqlite.transactions import is_all_in_its_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from waystation.store.sqlite.transactions import Failure, RowWrites
+    from waystation.store.sqlite.writer import Writer
+    from waystation.store.tables import Table
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 1.0
+_MOST_KEPT = 4_096
+_LENGTH = 4
+_HELLO = 0
+_DONE = b"\1"
+_REFUSED = b"\0"
+
+_Sent = tuple[str, tuple[Any, Any], tuple[Any, ...] | None, bytes | None, bytes | None]
+"""A planned write: its table, key, row, what was there, and the write itself where it is needed."""
+
+
+class _Transaction(msgspec.Struct, array_like=True, gc=False):
+    number: int
+    now: int
+    writes: list[_Sent]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Transaction).decode
+
+
+class _Pickler(pickle.Pickler):
+    """Writes refer to what their tables declare, which all processes have."""
+
+    def persistent_id(self, found: Any) -> tuple[str, int] | None:
+        return (found.table.name, found.table.specs.index(found)) if type(found) is Spec else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, packed: bytes, tables: Mapping[str, Table]) -> None:
+        super().__init__(io.BytesIO(packed))
+        self._tables = tables
+
+    def persistent_load(self, found: tuple[str, int]) -> Spec:
+        return self._tables[found[0]].specs[found[1]]
+
+
+def _packed(write: Write) -> bytes:
+    """A write for another process, kept with it: counters have the same ones again and again."""
+    if write.packed is None:
+        parts = (write.kind, write.key, write.condition, write.changes, write.creates)
+        into = io.BytesIO()
+        _Pickler(into, protocol=5).dump(parts)
+        write.packed = into.getvalue()
+    return write.packed
+
+
+def _sent(planned: Planned) -> _Sent:
+    write = planned.write
+    assert write is not None
+    needed = planned.was is None and not is_all_in_its_row(planned, write)
+    packed = _packed(write) if needed else None
+    return planned.table, planned.key, planned.row, planned.was, packed
+
+
+# Those who have somebody write for them
+
+
+class Link(asyncio.Protocol):
+    """The way to the process that writes, if there is one."""
+
+    def __init__(self, meeting: socket.socket) -> None:
+        """`meeting` is where the process that writes finds whom to write for."""
+        self._meeting = meeting
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None  # uvloop's is not asyncio's
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._number = _HELLO
+        self._heard = b""
+        self.open = False
+        """Whether there is somebody at the other end."""
+
+        self._closed = False
+        self._opening: asyncio.Task[None] | None = None
+        self._meet()
+
+    def _meet(self) -> None:
+        if not self._closed:
+            self._opening = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        mine, theirs = socket.socketpair()
+        try:
+            mine.setblocking(False)
+            socket.send_fds(self._meeting, [b"+"], [theirs.fileno()])
+        except OSError:  # nobody has come there for long
+            mine.close()
+            self._loop.call_later(_AGAIN_SECONDS, self._meet)
+            return
+        finally:
+            theirs.close()
+        await self._loop.create_unix_connection(lambda: self, sock=mine)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += data
+        while len(self._heard) > _LENGTH:
+            number = int.from_bytes(self._heard[1 : 1 + _LENGTH], "big")
+            done, self._heard = self._heard[:1] == _DONE, self._heard[1 + _LENGTH :]
+            if number == _HELLO:
+                self.open = True
+                continue
+            future = self._waiting.pop(number)
+            if not future.done():
+                future.set_result(done)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open = False
+        self._heard = b""
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                lost = "the process that writes has ended: it may have been written or not"
+                future.set_exception(StoreUnavailable(lost))
+        self._meet()
+
+    async def write(self, planned: list[Planned], now: int) -> bool:
+        """Have a transaction written; False when it is not, and one must do it oneself."""
+        if not self.open:
+            return False
+        self._number = self._number % 0xFFFF_FFFF + 1
+        number = self._number
+        try:
+            packed = _encode(_Transaction(number, now, [_sent(each) for each in planned]))
+        except (TypeError, OverflowError, UnicodeEncodeError, pickle.PicklingError):
+            return False  # there is something unusual in it
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting[number] = future
+        self._transport.write(len(packed).to_bytes(_LENGTH, "big") + packed)
+        return await future
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+# The process that writes
+
+
+class Clerk:
+    """Writes for others, with a store's own writer."""
+
+    def __init__(self, writer: Writer, rows: RowWrites, tables: Sequence[Table]) -> None:
+        self._writer = writer
+        self._rows = rows
+        self._tables = {table.name: table for table in tables}
+        self._known: dict[bytes, Write] = {}
+        self._clients: set[_Client] = set()
+        self._gone: asyncio.Future[None] | None = None
+
+    async def work(self, meeting: socket.socket, stopping: asyncio.Event) -> None:
+        """Write for whoever comes to the meeting place, until told to stop and nobody is left."""
+        loop = asyncio.get_running_loop()
+        greetings: set[asyncio.Task[None]] = set()
+
+        def met() -> None:
+            with suppress(BlockingIOError):
+                _, found, _, _ = socket.recv_fds(meeting, 1, 1)
+                task = loop.create_task(self._greet([socket.socket(fileno=fd) for fd in found]))
+                greetings.add(task)
+                task.add_done_callback(greetings.discard)
+
+        loop.add_reader(meeting.fileno(), met)
+        try:
+            await stopping.wait()
+        finally:
+            loop.remove_reader(meeting.fileno())
+            await asyncio.gather(*greetings, return_exceptions=True)
+        while self._clients:
+            self._gone = loop.create_future()
+            await self._gone
+
+    async def _greet(self, found: list[socket.socket]) -> None:
+        for one in found:
+            one.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(self._client, sock=one)
+
+    def _client(self) -> _Client:
+        client = _Client(self._write, self._lost)
+        self._clients.add(client)
+        return client
+
+    def _lost(self, client: _Client) -> None:
+        self._clients.discard(client)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def _write(self, packed: memoryview, answer: Callable[[bytes], None]) -> None:
+        asked = _decode(packed)
+        planned = [
+            Planned(table, key, None if write is None else self._unpacked(write), row, was)
+            for table, key, row, was, write in asked.writes
+        ]
+        job = partial(self._rows.transact, planned, None, asked.now, _refusal)
+        written = asyncio.ensure_future(self._writer.run(job))
+        number = asked.number.to_bytes(_LENGTH, "big")
+        written.add_done_callback(
+            lambda done: answer((_REFUSED if _failed(done) else _DONE) + number)
+        )
+
+    def _unpacked(self, packed: bytes) -> Write:
+        write = self._known.get(packed)
+        if write is None:
+            kind, key, condition, changes, creates = _Unpickler(packed, self._tables).load()
+            write = Write(kind, key, condition, changes=changes, creates=creates)
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[packed] = write
+        return write
+
+
+class _Client(asyncio.Protocol):
+    """Another process, and what it sends."""
+
+    def __init__(
+        self,
+        write: Callable[[memoryview, Callable[[bytes], None]], None],
+        lost: Callable[[_Client], None],
+    ) -> None:
+        self._write = write
+        self._lost = lost
+        self._unread = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        self._answer(_DONE + _HELLO.to_bytes(_LENGTH, "big"))
+
+    def _answer(self, text: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(text)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        while len(self._unread) >= _LENGTH:
+            end = _LENGTH + int.from_bytes(self._unread[:_LENGTH], "big")
+            if len(self._unread) < end:
+                return
+            packed = bytes(self._unread[_LENGTH:end])
+            del self._unread[:end]
+            try:
+                self._write(memoryview(packed), self._answer)
+            except Exception:
+                log.exception("a process has sent what makes no sense")
+                self._transport.abort()
+                return
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost(self)
+
+
+def _refusal(writes: Sequence[Write], failures: Sequence[Failure | None]) -> TransactionCancelled:
+    """The process that asked will find out why."""
+    return TransactionCancelled([])
+
+
+def _failed(done: asyncio.Future[Any]) -> bool:
+    error = None if done.cancelled() else done.exception()
+    if error is not None and not isinstance(error, StoreError):
+        log.error("a transaction of another process failed", exc_info=error)
+    return done.cancelled() or error is not None

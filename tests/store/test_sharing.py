@@ -1,0 +1,140 @@
+"""A process that writes for others: what they rely on, and what they do without it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.model import TABLES, Counter, Thing
+from tests.support.sharing import shared, until_shared, writing
+from waystation.errors import StoreUnavailable
+from waystation.store import Put, Update, add, open_store
+from waystation.store.sqlite.engine import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+Meeting = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+@pytest.fixture
+def meeting() -> Iterator[Meeting]:
+    left, found = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with left, found:
+        left.setblocking(False)
+        found.setblocking(False)
+        yield left, found
+
+
+@asynccontextmanager
+async def opened(url: str, meeting: Meeting) -> AsyncIterator[SqliteStore]:
+    store = await open_store(url, TABLES, meeting=meeting[0])
+    assert isinstance(store, SqliteStore)
+    async with store:
+        yield store
+
+
+async def add_one(store: SqliteStore) -> None:
+    await store.transact(Update(Counter.key("c"), add("total", 1)), Put(Thing("ann", "1")))
+
+
+async def total(store: SqliteStore) -> int:
+    found = await store.get(Counter.key("c"))
+    return 0 if found is None else found.total
+
+
+async def come(found: socket.socket) -> socket.socket:
+    """What somebody who writes finds at the meeting place."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                _, ends, _, _ = socket.recv_fds(found, 1, 1)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+            else:
+                end = socket.socket(fileno=ends[0])
+                end.setblocking(False)
+                return end
+
+
+async def test_a_store_writes_for_itself_while_nobody_comes(url: str, meeting: Meeting) -> None:
+    async with opened(url, meeting) as store:
+        await add_one(store)
+        assert not store.is_shared
+        assert await total(store) == 1
+
+
+async def test_what_several_add_at_the_same_time_is_all_counted(url: str, meeting: Meeting) -> None:
+    async with (
+        writing(url, TABLES, meeting[1]),
+        opened(url, meeting) as one,
+        opened(url, meeting) as other,
+    ):
+        await until_shared(one)
+        await until_shared(other)
+        await asyncio.gather(*(add_one(store) for store in (one, other) for _ in range(50)))
+        assert await total(one) == await total(other) == 100
+
+
+async def test_what_was_not_answered_may_have_been_written(url: str, meeting: Meeting) -> None:
+    async with opened(url, meeting) as store:
+        end = await come(meeting[1])
+        end.sendall(b"\1\0\0\0\0")
+        await until_shared(store)
+        writes = asyncio.create_task(add_one(store))
+        await asyncio.get_running_loop().sock_recv(end, 1)
+        end.close()
+        with pytest.raises(StoreUnavailable, match="written or not"):
+            await writes
+
+
+async def test_whoever_comes_after_it_ended_takes_its_place(url: str, meeting: Meeting) -> None:
+    async with opened(url, meeting) as store:
+        for number in range(2):
+            end = await come(meeting[1])
+            end.sendall(b"\1\0\0\0\0")
+            await until_shared(store)
+            end.close()
+            async with asyncio.timeout(10):
+                while store.is_shared:
+                    await asyncio.sleep(0)
+            await add_one(store)
+            assert await total(store) == number + 1
+        async with writing(url, TABLES, meeting[1]):
+            await until_shared(store)
+            await add_one(store)
+            assert await total(store) == 3
+            await store.close()
+
+
+async def test_nonsense_from_one_does_not_trouble_the_others(url: str, meeting: Meeting) -> None:
+    mine, theirs = socket.socketpair()
+    async with writing(url, TABLES, meeting[1]), opened(url, meeting) as store:
+        with mine:
+            mine.setblocking(False)
+            socket.send_fds(meeting[0], [b"+"], [theirs.fileno()])
+            theirs.close()
+            loop = asyncio.get_running_loop()
+            assert await loop.sock_recv(mine, 5) == b"\1\0\0\0\0"
+            await loop.sock_sendall(mine, b"\0\0\0\3abc")
+            assert await loop.sock_recv(mine, 5) == b""
+        await until_shared(store)
+        await add_one(store)
+        assert await total(store) == 1
+
+
+async def test_it_goes_on_until_those_it_writes_for_have_gone(url: str) -> None:
+    async with shared(url, TABLES) as store:
+        await add_one(store)
+    async with shared(url, TABLES) as store:
+        assert await total(store) == 1
