@@ -160,11 +160,11 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
 async def drained(notes: str, expected: int) -> list[float]:
     """The receiver's notes, once all deliveries have reached it or a minute has passed."""
     took: list[float] = []
-    for _ in range(600):
+    for _ in range(3000):
         took += await asyncio.to_thread(read, notes)
         if len(took) >= expected:
             break
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
     return took
 
 

@@ -109,7 +109,7 @@ async def test_lines_do_not_wait_for_each_other(store: Store, name: str) -> None
 
     faults.around["write_together"] = transact
     batches = WriteBatches(faults)
-    stuck = asyncio.create_task(batches.write("one", [Put(item(name, 0))], []))
+    stuck = batches.write("one", [Put(item(name, 0))], [])
     await batches.write("other", [Put(item(name, 1))], [])
     assert not stuck.done()
     go_on.set()

@@ -112,7 +112,14 @@ class Outbound:
         bounds = Bounds(method == "HEAD", until, seconds, body_seconds, most, grow)
         try:
             place, request = written(method, url, headers, body)
-            answer = await self._answer(place, request, bounds, again=method in _HARMLESS)
+            exchange = self._pool.kept(place)
+            if exchange is not None and method in _HARMLESS:
+                answer = await self._asked_again(exchange, place, request, bounds)
+            else:
+                if exchange is None:
+                    exchange = await self._pool.connected(place, until)
+                answer = await exchange.ask(request, bounds)
+                self._pool.give_back(exchange)
         except Unusable as error:
             return Reply(error=str(error), sent=False)
         except NoAnswer as error:
@@ -120,23 +127,18 @@ class Outbound:
         fields = Fields(answer.headers)
         return Reply(answer.status, bytes(answer.body), _since(begun), None, fields, answer.whole)
 
-    async def _answer(self, place: Place, request: bytes, bounds: Bounds, *, again: bool) -> Answer:
-        """Ask on a connection that was kept, or on a new one. One that was kept may have been
-        closed just now: what does no harm is then sent again."""
-        exchange = self._pool.kept(place)
-        if exchange is not None and again:
-            try:
-                return await self._ask(exchange, request, bounds)
-            except NoAnswer as error:
-                if not error.closed:
-                    raise
-            exchange = None
-        if exchange is None:
+    async def _asked_again(
+        self, exchange: Exchange, place: Place, request: bytes, bounds: Bounds
+    ) -> Answer:
+        """Ask on a connection that was kept. It may have been closed just now: what does no harm
+        is then sent again, on a new one."""
+        try:
+            answer = await exchange.ask(request, bounds)
+        except NoAnswer as error:
+            if not error.closed:
+                raise
             exchange = await self._pool.connected(place, bounds.until)
-        return await self._ask(exchange, request, bounds)
-
-    async def _ask(self, exchange: Exchange, request: bytes, bounds: Bounds) -> Answer:
-        answer = await exchange.ask(request, bounds)
+            answer = await exchange.ask(request, bounds)
         self._pool.give_back(exchange)
         return answer
 

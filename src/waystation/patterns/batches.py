@@ -126,16 +126,27 @@ class Together(Protocol):
         ...
 
 
+class _Held:
+    """What waits to be written, or is being written."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class _Entry:
-    __slots__ = ("actions", "done", "keys", "size", "tallies", "together")
+    __slots__ = ("actions", "done", "held", "keys", "size", "tallies", "together")
 
     def __init__(
         self,
+        held: _Held,
         actions: Sequence[Action],
         tallies: Sequence[Tally],
         size: int,
         together: Together | None = None,
     ) -> None:
+        self.held = held
         self.together = together
         self.size = size
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,6 +155,7 @@ class _Entry:
         self.tallies: Sequence[Tally] = ()
         if together is None:
             self._prepare(actions, tallies)  # what makes no sense ends here
+        held.bytes += size
 
     def _prepare(self, actions: Sequence[Action], tallies: Sequence[Tally]) -> None:
         self.actions = [prepare(action) for action in actions]
@@ -164,6 +176,8 @@ class _Entry:
         return bool(self.actions)
 
     def finish(self, error: BaseException | None = None) -> None:
+        self.held.bytes -= self.size
+        self.size = 0
         if error is None and self.together is not None:
             self.together.written()
         if self.done.done():
@@ -195,11 +209,11 @@ class WriteBatches:
         self._store = store
         self._most_waiting = most_waiting
         self._most_bytes = most_bytes
-        self._bytes = 0
+        self._held = _Held()
         self._lines: dict[str, _Line] = {}
         self._runners: set[asyncio.Task[None]] = set()
 
-    async def write(
+    def write(
         self,
         line: str,
         actions: Sequence[Action],
@@ -207,38 +221,36 @@ class WriteBatches:
         size: int = 0,
         *,
         new: bool = False,
-    ) -> None:
-        """Write all of it or none; durable when this returns.
+    ) -> asyncio.Future[None]:
+        """Write all of it or none; durable when this is done.
 
         TransactionCancelled has the reasons of these actions, and then of these tallies. What is
         `new` is refused when too much waits; what has begun is not.
         """
         if new and self._is_full(line):
             raise Overloaded("too much is waiting to be written", retry_after=1.0)
-        await self._written(line, _Entry(actions, tallies, size))
+        return self._add(line, _Entry(self._held, actions, tallies, size))
 
-    async def write_together(self, line: str, together: Together, size: int = 0) -> None:
+    def write_together(self, line: str, together: Together, size: int = 0) -> asyncio.Future[None]:
         """The same for what is put together when it is its turn."""
-        await self._written(line, _Entry((), (), size, together))
+        return self._add(line, _Entry(self._held, (), (), size, together))
 
     def _is_full(self, line: str) -> bool:
         queue = self._lines.get(line)
         waiting = 0 if queue is None else len(queue.waiting)
-        return waiting >= self._most_waiting or self._bytes >= self._most_bytes
+        return waiting >= self._most_waiting or self._held.bytes >= self._most_bytes
 
-    async def _written(self, line: str, entry: _Entry) -> None:
-        queue = self._lines.setdefault(line, _Line())
+    def _add(self, line: str, entry: _Entry) -> asyncio.Future[None]:
+        queue = self._lines.get(line)
+        if queue is None:
+            queue = self._lines[line] = _Line()
         queue.waiting.append(entry)
-        self._bytes += entry.size
         if not queue.busy:
             queue.busy = True
             runner = asyncio.create_task(self._run(line, queue))
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
-        try:
-            await entry.done
-        finally:
-            self._bytes -= entry.size
+        return entry.done
 
     async def _run(self, line: str, queue: _Line) -> None:
         last = 0

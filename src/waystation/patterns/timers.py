@@ -84,29 +84,27 @@ class Timers:
         A look that is due before the work is written may miss it; the next one, a minute later,
         does not.
         """
+        if not self._is_expected(name, at):
+            await self._renew(name, at, self._is_expected)
 
-        def is_known() -> bool:
-            known = self._known.get(name)
-            return known is not None and known.due_at <= at and self.now() < known.safe_until
-
-        if not is_known():
-            await self._renew(name, at, is_known)
+    def _is_expected(self, name: str, at: int) -> bool:
+        known = self._known.get(name)
+        return known is not None and known.due_at <= at and self.now() < known.safe_until
 
     async def ensure(self, name: str, at: int) -> None:
         """Call it after open work was written: the next look comes no later than `at`."""
+        if not self._is_ensured(name, at):
+            await self._renew(name, at, self._is_ensured)
 
-        def is_known() -> bool:
-            known = self._known.get(name)
-            return known is not None and self.now() < min(known) and known.due_at <= at
+    def _is_ensured(self, name: str, at: int) -> bool:
+        known = self._known.get(name)
+        return known is not None and self.now() < min(known) and known.due_at <= at
 
-        if not is_known():
-            await self._renew(name, at, is_known)
-
-    async def _renew(self, name: str, at: int, is_known: Callable[[], bool]) -> None:
+    async def _renew(self, name: str, at: int, is_known: Callable[[str, int], bool]) -> None:
         """One at a time: most often what another needs is enough."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
-            if not is_known():
+            if not is_known(name, at):
                 await self._renew_alone(name, at)
 
     async def _renew_alone(self, name: str, at: int) -> None:

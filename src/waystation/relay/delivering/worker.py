@@ -69,6 +69,8 @@ class Worker:
         self._billed = billed
         self._attempts = Attempts(tools)
         self.planning = Planning(tools)
+        self.expect = self.planning.expect
+        self.dropped = self.planning.dropped
         self.outcomes = Outcomes(tools, self.planning.token)
         self.due = Due(tools, self)
         self.renewals = Renewals(tools, self)
@@ -96,12 +98,6 @@ class Worker:
     def _may_process(self, event: Event) -> bool:
         mine = sum(user_id == event.user_id for user_id in self.processing.values())
         return len(self.processing) < _MOST_PROCESSING and mine < _MOST_OF_ONE
-
-    async def expect(self, plan: Plan) -> None:
-        await self.planning.expect(plan)
-
-    def dropped(self, plan: Plan) -> None:
-        self.planning.dropped(plan)
 
     async def written(self, plan: Plan) -> None:
         event = plan.event
