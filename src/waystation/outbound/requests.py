@@ -48,9 +48,10 @@ def written(
     names = tuple(given)
     about = _about if sum(map(len, names)) <= _REMEMBERED else _about.__wrapped__
     ours, missing = about(names, body is not None)
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
-    lines += [f"{name}: {value}" for name, value in given.items() if name not in ours]
-    lines += missing
+    theirs = given.items()
+    if ours:
+        theirs = {name: value for name, value in theirs if name not in ours}.items()
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *map(": ".join, theirs), *missing]
     if body is not None or method not in _NO_BODY:
         lines.append(f"content-length: {len(body or b'')}")
     head = "\r\n".join(lines)

@@ -117,7 +117,7 @@ _templates: Newest[tuple[Any, ...], Write] = Newest(_MOST_TEMPLATES)
 class Together(Protocol):
     """Writes that are put together when it is their turn, and may have become more by then."""
 
-    def build(self) -> tuple[Sequence[Action], Sequence[Tally]]:
+    def build(self) -> tuple[Sequence[Action | Write], Sequence[Tally]]:
         """What to write. It is called once for each try."""
         ...
 
@@ -141,7 +141,7 @@ class _Entry:
     def __init__(
         self,
         held: _Held,
-        actions: Sequence[Action],
+        actions: Sequence[Action | Write],
         tallies: Sequence[Tally],
         size: int,
         together: Together | None = None,
@@ -157,9 +157,9 @@ class _Entry:
             self._prepare(actions, tallies)  # what makes no sense ends here
         held.bytes += size
 
-    def _prepare(self, actions: Sequence[Action], tallies: Sequence[Tally]) -> None:
+    def _prepare(self, actions: Sequence[Action | Write], tallies: Sequence[Tally]) -> None:
         self.actions = [prepare(action) for action in actions]
-        self.keys = [write.key.place for write in self.actions]
+        self.keys = [write.place for write in self.actions]
         self.tallies = tallies
 
     def ready(self) -> bool:
@@ -216,7 +216,7 @@ class WriteBatches:
     def write(
         self,
         line: str,
-        actions: Sequence[Action],
+        actions: Sequence[Action | Write],
         tallies: Sequence[Tally],
         size: int = 0,
         *,

@@ -156,7 +156,7 @@ class TimedWork:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside everything else; `finish` waits for it."""
-        task = asyncio.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

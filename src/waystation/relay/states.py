@@ -16,11 +16,15 @@ from waystation.store import attr, exists
 from waystation.times import iso
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from waystation.relay.keyring import Keyring
     from waystation.relay.tables import EventStatus
     from waystation.store import Condition
 
 _KEPT_SECONDS = 90 * 86_400
+_SHORT = 4_000
+"""Characters of outcomes that are remembered; others may be anybody's."""
 
 Outcomes = dict[str, DeliveryStatus]
 
@@ -34,11 +38,33 @@ def outcomes_of(event: Event) -> Outcomes:
     return {} if event.outcomes is None else _outcomes.decode(event.outcomes)
 
 
-def encode_outcomes(outcomes: Outcomes) -> str:
-    return _encode(outcomes).decode()
+def follow(
+    event: Event, changes: Iterable[tuple[str, DeliveryStatus]], *, anew: bool = False
+) -> None:
+    """Make of an event what follows from new states at its connections. A status that another
+    service has given it stays, unless the event begins `anew`."""
+    text = event.outcomes
+    followed = _followed if text is None or len(text) < _SHORT else _followed.__wrapped__
+    event.outcomes, event.status = followed(text, event.status, tuple(changes), anew)
 
 
-def event_status(outcomes: Outcomes) -> EventStatus:
+@lru_cache(maxsize=1024)
+def _followed(
+    text: str | None, status: str, changes: tuple[tuple[str, DeliveryStatus], ...], anew: bool
+) -> tuple[str, str]:
+    """Most events of a source go the same way."""
+    outcomes: Outcomes = {} if text is None else _outcomes.decode(text)
+    expected = "received" if text is None else _event_status(outcomes)
+    for connection_id, now in changes:
+        # What was delivered once stays delivered, whatever a replay does.
+        if outcomes.get(connection_id) != "delivered":
+            outcomes[connection_id] = now
+    if status == expected or anew:
+        status = _event_status(outcomes)
+    return _encode(outcomes).decode(), status
+
+
+def _event_status(outcomes: Outcomes) -> EventStatus:
     """An event's status from what became of it at each connection.
 
     While something is on its way the event is processing or retrying. After that one failure makes
@@ -57,20 +83,14 @@ def event_status(outcomes: Outcomes) -> EventStatus:
 
 def set_by_others(event: Event, outcomes: Outcomes) -> bool:
     """Whether another service has given an event its status, which then stays until a replay."""
-    expected = "received" if event.outcomes is None else event_status(outcomes)
+    expected = "received" if event.outcomes is None else _event_status(outcomes)
     return event.status != expected
 
 
 def leads_nowhere(event: Event) -> None:
     """End an event that there is nobody to ask about."""
     event.processed_at = event.received_at
-    event.outcomes, event.status = encode_outcomes({}), event_status({})
-
-
-def next_status(before: DeliveryStatus | None, now: DeliveryStatus) -> DeliveryStatus:
-    """A connection's state after another change. What was delivered once stays delivered, whatever
-    a replay does."""
-    return "delivered" if before == "delivered" else now
+    follow(event, ())
 
 
 def unchanged(event: Event) -> Condition:

@@ -30,6 +30,9 @@ class Corked:
         """Whether something was written in this turn of the loop."""
         return bool(self._parts)
 
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
     def flush(self) -> None:
         parts, self._parts = self._parts, []
         if parts and not self._transport.is_closing():

@@ -419,8 +419,8 @@ class BoundedProtocol(HttpToolsProtocol):
             exchange.keep_alive = False
         elif not exchange.keep_alive:
             headers = [*headers, (b"connection", b"close")]
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        return b"".join([STATUS_LINE[response.status], *lines, b"\r\n"])
+        lines = b"\r\n".join(map(b": ".join, headers))
+        return b"%b%b\r\n\r\n" % (STATUS_LINE[response.status], lines)
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -89,15 +89,19 @@ class Revise(Generic[I_co]):
     others have put beside it stays. An absent item is not created.
 
     This is the quick way to change an item again and again: where SQLite finds it just as it was
-    read, nothing is worked out but the new row.
+    read, nothing is worked out but the new row. `since` is the write that has made `before` what it
+    is, where the caller has it: then even less.
     """
 
-    __slots__ = ("after", "before", "when")
+    __slots__ = ("after", "before", "since", "when")
 
-    def __init__(self, before: I_co, after: I_co, *, when: Condition) -> None:
+    def __init__(
+        self, before: I_co, after: I_co, *, when: Condition, since: Write | None = None
+    ) -> None:
         self.before = before
         self.after = after
         self.when = when
+        self.since = since
 
 
 Action = Put[Any] | Update[Any] | Delete[Any] | Check[Any] | Revise[Any]
@@ -118,9 +122,13 @@ class Write:
         "creates",
         "key",
         "kind",
+        "makes",
         "packed",
+        "place",
         "revision",
         "source",
+        "state",
+        "was",
     )
 
     def __init__(
@@ -138,6 +146,7 @@ class Write:
         self.creates = creates
         """Whether the write makes an item of nothing."""
         self.key = key
+        self.place = key.place
         self.condition = condition
         self.source = source
         self.revision = revision
@@ -146,6 +155,15 @@ class Write:
         self._avoids: bool | None = None
         self.packed: bytes | None = None
         """How another process gets it, once one has."""
+
+        self.makes = source
+        """The caller's own item that this makes."""
+
+        self.state: bytes | None = None
+        """How an engine has packed that, once one has."""
+
+        self.was: bytes | None = None
+        """How it has packed what a revision begins with, where that is known."""
 
     @property
     def changes(self) -> tuple[Edit, ...]:
@@ -214,7 +232,7 @@ def prepare(action: Action | Write) -> Write:
     if isinstance(action, Put):
         return prepare_put(action.item, action.when)
     if isinstance(action, Revise):
-        return _prepare_revision(action.before, action.after, action.when)
+        return _prepare_revision(action)
     spec = action.key.spec
     condition = action.when.resolve(spec) if action.when is not None else None
     if isinstance(action, Update):
@@ -236,20 +254,25 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
     return Write("put", spec.key_of(item), condition, source=item, creates=True)
 
 
-def _prepare_revision(before: Item, after: Item, when: Condition) -> Write:
+def _prepare_revision(action: Revise[Any]) -> Write:
+    before, after, since = action.before, action.after, action.since
     spec = after.spec
     key = spec.key_of(after)
     if spec.version is not None:
         raise InvalidRequest(f"{spec.item.__name__} is versioned: put it")
     if spec.parts_of(before) != spec.parts_of(after):
         raise InvalidRequest("a revision does not move an item to another key")
-    condition = resolved(when, spec)
+    condition = resolved(action.when, spec)
     spec.check_index_fields(after)
     if not spec.packing.fits(after):
         spec.encode(key, after)  # which says what is wrong with it
         return Write("update", key, condition, changes=_differences(before, after))
     copies = msgspec.structs.replace(before), msgspec.structs.replace(after)
-    return Write("update", key, condition, revision=copies)
+    write = Write("update", key, condition, revision=copies)
+    write.makes = after
+    if since is not None and since.makes is before:
+        write.was = since.state
+    return write
 
 
 def _differences(before: Item, after: Item) -> tuple[Edit, ...]:

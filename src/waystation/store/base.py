@@ -196,7 +196,7 @@ class Store(ABC):
         await self._checked(list(writes), None)
 
     async def _checked(self, writes: list[Write], token: str | None) -> None:
-        if len({write.key.place for write in writes}) != len(writes):
+        if len({write.place for write in writes}) != len(writes):
             raise InvalidRequest("a transaction has at most one action per item")
         await self._transact(writes, token)
         for write in writes:
@@ -213,7 +213,7 @@ class Store(ABC):
                 raise InvalidRequest(f"{type(item).__name__} is versioned: put it by itself")
             writes.append(prepare_put(item, None))
         writes += [prepare(Delete(key)) for key in deletes]
-        if len({write.key for write in writes}) != len(writes):
+        if len({write.place for write in writes}) != len(writes):
             raise InvalidRequest("a batch names one item twice")
         await self._batch_write(writes)
 

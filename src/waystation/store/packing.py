@@ -14,15 +14,17 @@ from msgspec import inspect
 
 from waystation.errors import InvalidKey
 from waystation.store import values
+from waystation.store.templates import compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from waystation.store.items import Item
     from waystation.store.spec import Key, Spec
-    from waystation.store.values import RawItem
+    from waystation.store.templates import KeyValue
 
-_encode = msgspec.msgpack.Encoder().encode
-_MAP = b"\xde"
-"""Begins a msgpack map, followed by its length in two bytes."""
+Columns = tuple[Any, ...]
+"""An item's TTL, and its keys in each index of its table: None where it is in none."""
 
 _SCALARS: dict[type, type] = {
     inspect.StrType: str,
@@ -52,56 +54,43 @@ class Packing:
         info = inspect.type_info(spec.item)
         assert isinstance(info, inspect.StructType)
         types = [field.type for field in info.fields]
-        config = spec.item.__struct_config__
-        uniform = not (config.omit_defaults or config.tag or config.array_like or spec.key_only)
-        uniform = uniform and not spec.nulls
-        numeric = any(key.type == "N" for key in spec.table.key_attributes())
-        self._plain = uniform and not (numeric or spec.version) and all(map(_is_plain, types))
-        self._count = len(types)
-        self._head = _head(self._count)
+        self._plain = _is_uniform(spec) and all(map(_is_plain, types))
         self._fields = _FieldTypes(types)
-        self._stored = {key.name for key in spec.table.key_attributes()} & {*spec.names.values()}
-        self._halves = _halves(spec)
+        large = [field for field, name in spec.names.items() if name in spec.table.apart]
+        self._large = _packer(spec, large) if large else None
+        self._values_apart = attrgetter(*large) if large else None
+        self._state = _state_packer(spec, [f for f in spec.names if f not in large])
         self._decoder: msgspec.msgpack.Decoder[Item] | None = None
         if not spec.key_only and not any(map(_has_extension, types)):
             self._decoder = msgspec.msgpack.Decoder(spec.item, ext_hook=values.read_extension)
 
-    def pack(self, key: Key[Any], item: Item) -> tuple[bytes, bytes | None, RawItem] | None:
-        """The packed item, what of it is apart, and its extra attributes; None when it needs to be
-        packed as values."""
+    def pack(self, key: Key[Any], item: Item) -> tuple[bytes, bytes | None, Columns] | None:
+        """The packed item, what of it is apart, and what a row has beside it; None when it needs to
+        be packed as values."""
         if not self._plain or not self._fields.hold(item):
             return None
         try:
-            body, extras = self._state(key, item)
-            large = None if self._halves is None else _encode(self._halves[1].of(item))
+            body, columns = self._state(key.pk, key.sk, item)
+            large = None if self._large is None else self._large(item)
         except _UNUSUAL:
             return None
-        return body, large, extras
+        return body, large, columns
 
     def pack_revision(
-        self, key: Key[Any], before: Item, after: Item
-    ) -> tuple[bytes, bytes, RawItem] | None:
-        """An item before and after a change, packed without what is apart, and its extra attributes
-        after it; None when it needs to be packed as values, or what is apart has changed. The item
-        after the change `fits`."""
-        if self._halves is not None:
-            values = self._halves[1].values
-            if values(before) != values(after):
-                return None
+        self, key: Key[Any], before: Item, after: Item, was: bytes | None
+    ) -> tuple[bytes, bytes, Columns] | None:
+        """An item before and after a change, packed without what is apart, and what its row has
+        beside it after it; None when it needs to be packed as values, or what is apart has changed.
+        `was` is the item before it, where that is known. The item after the change `fits`."""
+        apart = self._values_apart
+        if apart is not None and apart(before) != apart(after):
+            return None
         try:
-            was, _ = self._state(key, before)
-            return was, *self._state(key, after)
+            if was is None:
+                was, _ = self._state(key.pk, key.sk, before)
+            return was, *self._state(key.pk, key.sk, after)
         except (*_UNUSUAL, InvalidKey):  # an index may be younger than the item
             return None
-
-    def _state(self, key: Key[Any], item: Item) -> tuple[bytes, RawItem]:
-        added = extras = self._spec.extras(key, item)
-        if self._stored:
-            added = {name: value for name, value in extras.items() if name not in self._stored}
-        if self._halves is None:
-            return _with(_encode(item), self._count, self._head, added), extras
-        half = self._halves[0]
-        return _with(_encode(half.of(item)), half.count, half.head, added), extras
 
     def fits(self, item: Item) -> bool:
         """Whether an item's fields are certain to be what they are declared as."""
@@ -117,42 +106,67 @@ class Packing:
         return self._spec.decode(values.unpack(packed))
 
 
-def _head(count: int) -> int:
-    """The bytes before the first of so many attributes."""
-    return 1 if count < 16 else 3
+def _is_uniform(spec: Spec) -> bool:
+    """Whether items of a type are stored as what their structs have, with their keys beside it."""
+    config = spec.item.__struct_config__
+    if config.omit_defaults or config.tag or config.array_like or spec.key_only:
+        return False
+    attributes = [key.name for key in spec.table.key_attributes()]
+    shared = len(set(attributes)) < len(attributes)
+    numeric = any(key.type == "N" for key in spec.table.key_attributes())
+    return not (spec.nulls or spec.version or shared or numeric)
 
 
-def _with(packed: bytes, count: int, head: int, added: RawItem) -> bytes:
-    """A packed struct with more attributes."""
-    header = _MAP + (count + len(added)).to_bytes(2, "big")
-    return header + packed[head:] + _encode(added)[1:]
+def _packer(spec: Spec, fields: list[str]) -> Callable[[Item], bytes]:
+    """A function that packs some fields of an item."""
+    lines = ["def made(item):", f" return encode(Half({', '.join(f'item.{f}' for f in fields)}))"]
+    return compiled(lines, _packing_names([spec.names[f] for f in fields]))  # type: ignore[no-any-return]
 
 
-class _Half:
-    """Some fields of an item type, as a type of its own."""
+def _state_packer(
+    spec: Spec, fields: list[str]
+) -> Callable[[KeyValue, KeyValue | None, Item], tuple[bytes, Columns]]:
+    """A function that packs some fields of an item with its keys, and makes the columns of them."""
+    table = spec.table
+    stored = set(spec.names.values())
+    tests: dict[str, str] = {}
+    reads: dict[str, None] = {}
+    blocks: list[str] = []
+    names: dict[str, Any] = {}
+    packed = {spec.names[field]: f"item.{field}" for field in fields}
+    packed |= {key.name: at for at, key in (("pk", table.pk), ("sk", table.sk)) if key}
+    columns = ["None" if spec.ttl_field is None else f"item.{spec.ttl_field}"]
+    for n, index in enumerate(table.indexes.values()):
+        templates = next((each for each in spec.indexes if each.index is index), None)
+        if templates is None:
+            columns += ["None", "None"]
+            continue
+        source = templates.source(f"index{n}_", tests)
+        reads |= dict.fromkeys(source.reads)
+        names |= source.names
+        pk, sk = f"index{n}_pk", f"index{n}_sk"
+        blocks += [f" {pk} = {sk} = None", f" if not ({source.absent}):"]
+        blocks += [f" {line}" for line in (*source.lines, *([] if index.sk else [f" {sk} = ''"]))]
+        columns += [pk, sk]
+        made = {index.pk.name: pk} | ({index.sk.name: sk} if index.sk else {})
+        packed |= {name: at for name, at in made.items() if name not in stored}
+    lines = ["def made(pk, sk, item):", *reads]
+    lines += [f" {name} = {test}" for test, name in tests.items()]
+    half = f"encode(Half({', '.join(packed.values())}))"
+    lines += [*blocks, f" return {half}, ({', '.join(columns)},)"]
+    return compiled(lines, names | _packing_names(list(packed)))  # type: ignore[no-any-return]
 
-    def __init__(self, spec: Spec, fields: list[str]) -> None:
-        names = {field: spec.names[field] for field in fields}
-        self._type: Any = msgspec.defstruct(
-            f"{spec.item.__name__}Half", [(field, Any) for field in fields], rename=names, gc=False
-        )
-        self.values = attrgetter(*fields)
-        self._single = len(fields) == 1
-        self.count, self.head = len(fields), _head(len(fields))
 
-    def of(self, item: Item) -> msgspec.Struct:
-        values = self.values(item)
-        half: msgspec.Struct = self._type(values) if self._single else self._type(*values)
-        return half
-
-
-def _halves(spec: Spec) -> tuple[_Half, _Half] | None:
-    """What changes of an item type, and what is apart; None where all is together."""
-    large = [field for field, name in spec.names.items() if name in spec.table.apart]
-    rest = [field for field in spec.names if field not in large]
-    if not 0 < len(large) < 16 or not rest:
-        return None
-    return _Half(spec, rest), _Half(spec, large)
+def _packing_names(attributes: list[str]) -> dict[str, Any]:
+    """What a function needs to pack so many attributes."""
+    fields = [f"field{n}" for n in range(len(attributes))]
+    half: Any = msgspec.defstruct(
+        "Half",
+        [(field, Any) for field in fields],
+        rename=dict(zip(fields, attributes, strict=True)),
+        gc=False,
+    )
+    return {"encode": msgspec.msgpack.Encoder().encode, "Half": half}
 
 
 class _FieldTypes:
@@ -177,7 +191,7 @@ class _FieldTypes:
                 return False
             if len(self._good) < _COMBINATIONS:
                 self._good.add(kinds)
-        return all(found[n] in allowed for n, allowed in self._literals)
+        return not self._literals or all(found[n] in allowed for n, allowed in self._literals)
 
 
 def _is_plain(info: inspect.Type) -> bool:

@@ -17,6 +17,7 @@ from waystation.store.packing import Packing
 from waystation.store.templates import (
     MAX_PARTITION_BYTES,
     MAX_SORT_BYTES,
+    KeySource,
     KeyValue,
     Template,
     check_key,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from waystation.store.foreign import Mend
     from waystation.store.items import Item
-    from waystation.store.tables import Index, KeyAttribute, Table
+    from waystation.store.tables import Index, Table
     from waystation.store.values import RawItem
 
 T_co = TypeVar("T_co", covariant=True)
@@ -85,13 +86,20 @@ class IndexTemplates:
         self.add_to: Callable[[RawItem, Item], None] = self._adding()
         """Adds an item's index attributes, unless a field that they need is None."""
 
+    def source(self, prefix: str = "", tests: dict[str, str] | None = None) -> KeySource:
+        """How to make the keys, by names that begin with `prefix`."""
+        keys = [(f"{prefix}pk", self.index.pk, self.pk, MAX_PARTITION_BYTES)]
+        if self.index.sk is not None and self.sk is not None:
+            keys.append((f"{prefix}sk", self.index.sk, self.sk, MAX_SORT_BYTES))
+        return KeySource(keys, tests)
+
     def _adding(self) -> Callable[[RawItem, Item], None]:
-        index = self.index
-        lines, names = _keys_of_item(index.pk, self.pk, index.sk, self.sk, optional=True)
+        source, index = self.source(), self.index
+        lines = [*source.reads, f" if {source.absent}: return", *source.lines]
         lines.append(f" raw[{index.pk.name!r}] = pk")
         if index.sk is not None:
             lines.append(f" raw[{index.sk.name!r}] = sk")
-        return compiled(["def made(raw, item):", *lines], names)  # type: ignore[no-any-return]
+        return compiled(["def made(raw, item):", *lines], source.names)  # type: ignore[no-any-return]
 
     def render(self, fields: Mapping[str, object]) -> RawItem:
         """The index attributes of these fields, none of which is None."""
@@ -204,9 +212,13 @@ class Spec:
         return Key(self, pk, None if self._make_sk is None else self._make_sk(*parts[split:]))
 
     def _placing(self) -> Callable[[Item], Key[Any]]:
-        lines, names = _keys_of_item(self.table.pk, self.pk, self.table.sk, self.sk)
-        lines = ["def made(item):", *lines, " return Key(spec, pk, sk)"]
-        return compiled(lines, {**names, "Key": Key, "spec": self})  # type: ignore[no-any-return]
+        keys = [("pk", self.table.pk, self.pk, MAX_PARTITION_BYTES)]
+        if self.table.sk is not None and self.sk is not None:
+            keys.append(("sk", self.table.sk, self.sk, MAX_SORT_BYTES))
+        source = KeySource(keys)
+        lines = [*source.reads, " sk = None", *source.lines, " return Key(spec, pk, sk)"]
+        names = {**source.names, "Key": Key, "spec": self}
+        return compiled(["def made(item):", *lines], names)  # type: ignore[no-any-return]
 
     def check_index_fields(self, item: Item) -> None:
         """Refuse an item with a field that cannot be the index key which it is."""
@@ -344,34 +356,6 @@ class Spec:
             if get_origin(field.type) is Literal and get_args(field.type) == (field.default,):
                 found[field.name] = field.default
         return found
-
-
-def _keys_of_item(
-    pk: KeyAttribute,
-    pk_template: Template,
-    sk: KeyAttribute | None,
-    sk_template: Template | None,
-    *,
-    optional: bool = False,
-) -> tuple[list[str], dict[str, Any]]:
-    """The lines of a function that make `pk` and `sk` of an `item`, and the names that they use. If
-    the keys are `optional`, it ends where a field that they need is None."""
-    names: dict[str, Any] = {}
-    lines: list[str] = []
-    made = [" sk = None"]
-    pairs = [("pk", pk, pk_template, MAX_PARTITION_BYTES)]
-    if sk is not None and sk_template is not None:
-        pairs.append(("sk", sk, sk_template, MAX_SORT_BYTES))
-    for result, attribute, template, limit in pairs:
-        careful = f"careful_{result}"
-        names[careful] = template.careful(attribute, limit)
-        fields = [f"of_{field}" for field in template.fields]  # a field may be called anything
-        for name, field in zip(fields, template.fields, strict=True):
-            lines.append(f" {name} = item.{field}")
-            if optional:
-                lines.append(f" if {name} is None: return")
-        made += [*template.source(fields, attribute, limit, careful), f" {result} = key"]
-    return lines + made, names
 
 
 def _may_mix(one: Template | None, other: Template | None) -> bool:

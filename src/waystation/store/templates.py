@@ -108,10 +108,16 @@ class Template:
         return made
 
     def source(
-        self, names: Sequence[str], attribute: KeyAttribute, limit: int, careful: str
+        self,
+        names: Sequence[str],
+        attribute: KeyAttribute,
+        limit: int,
+        careful: str,
+        tests: dict[str, str] | None = None,
     ) -> list[str]:
         """The lines of a function that make `key` of values by these names: the usual ones on the
-        spot, the others by the function that is called `careful`."""
+        spot, the others by the function that is called `careful`. What has to be tested for that is
+        added to `tests`, each with the name of its result, if it is to be tested elsewhere."""
         text = _braced(self._literals[0])
         for name, spec, literal in zip(names, self._specs, self._literals[1:], strict=True):
             text += (f"{{{name}:{spec}}}" if spec else f"{{{name}}}") + _braced(literal)
@@ -119,6 +125,8 @@ class Template:
         if self.plain or attribute.type != "S" or not all(map(str.isascii, self._literals)):
             return [f" {slowly}"]
         usual = [self._usual(n, name) for n, name in enumerate(names)]
+        if tests is not None:
+            usual = [tests.setdefault(test, f"usual_{len(tests)}") for test in usual]
         return [
             f" key = f{text!r} if {' and '.join(usual) or True} else ''",
             f" if not 0 < len(key) <= {limit}: {slowly}",
@@ -191,6 +199,32 @@ class Template:
             if forbidden in value:
                 raise InvalidKey(f"{field} contains {forbidden!r}", field=field)
         return value
+
+
+class KeySource:
+    """The lines of a function that make keys of an `item`: `reads` get the fields that they need,
+    some of which may be `absent`, and `lines` make the keys by their names."""
+
+    def __init__(
+        self,
+        keys: Sequence[tuple[str, KeyAttribute, Template, int]],
+        tests: dict[str, str] | None = None,
+    ) -> None:
+        self.reads: list[str] = []
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        """What the lines refer to."""
+
+        read: dict[str, None] = {}
+        for result, attribute, template, limit in keys:
+            careful = f"careful_{result}"
+            self.names[careful] = template.careful(attribute, limit)
+            fields = [f"of_{field}" for field in template.fields]  # a field may be called anything
+            read |= dict.fromkeys(template.fields)
+            self.lines += template.source(fields, attribute, limit, careful, tests)
+            self.lines.append(f" {result} = key")
+        self.reads = [f" of_{field} = item.{field}" for field in read]
+        self.absent = " or ".join(f"of_{field} is None" for field in read) or "False"
 
 
 def compiled(lines: Sequence[str], names: dict[str, Any]) -> Any:

@@ -89,10 +89,11 @@ class Attempts:
         attempt: int,
         until: int | None,
     ) -> Outcome:
-        event = parcel.event
         try:
             webhook = parcel.webhook
-            body, transformed = await self._rules.transformed(connection, event, webhook)
+            body, transformed = webhook.content, False
+            if (stored := connection.transform) is not None:
+                body, transformed = await self._rules.transformed(stored, parcel.event, webhook)
         except SettingsError as error:
             reply = Reply(error=f"the event cannot be opened: {error}"[:300])
             return Outcome(reply, connection, last=True)

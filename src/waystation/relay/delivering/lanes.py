@@ -128,11 +128,13 @@ class Lanes:
         lane = self.of(connection)
         if lane.backlog or lane.broken or len(lane.waiting) >= _MOST_WAITING:
             return False
-        return lane.blocked_until <= self._clock()
+        return not lane.blocked_until or lane.blocked_until <= self._clock()
 
     def reserve(self, lane: Lane) -> bool:
         """Take a place in a lane, if there is one."""
-        if lane.running >= lane.places or lane.blocked_until > self._clock():
+        if lane.running >= lane.places:
+            return False
+        if lane.blocked_until and lane.blocked_until > self._clock():
             return False
         if not self._has_share(lane.user_id):
             self._starved[lane.connection_id] = lane
@@ -154,6 +156,8 @@ class Lanes:
 
     def starved(self) -> list[Lane]:
         """Those that have found no place. They are to try again."""
+        if not self._starved:
+            return []
         found = list(self._starved.values())
         self._starved.clear()
         return found

@@ -23,16 +23,22 @@ from waystation.relay.delivering.retries import (
     stored_delays,
 )
 from waystation.relay.states import (
-    encode_outcomes,
-    event_status,
-    next_status,
-    outcomes_of,
-    set_by_others,
+    follow,
     unchanged,
 )
 from waystation.relay.stats import day_tally, hour_tally, latency_field
 from waystation.relay.tables import Attempt, Connection, Delivery, DeliveryStatus, Event
-from waystation.store import Claims, Put, Revise, absent, exists, key_of, partition, set_to
+from waystation.store import (
+    Claims,
+    Put,
+    Revise,
+    absent,
+    exists,
+    key_of,
+    partition,
+    prepare,
+    set_to,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
     from waystation.errors import CancellationReason
     from waystation.relay.delivering.parcels import Held, Parcel
     from waystation.relay.delivering.tools import Tools
-    from waystation.store import Action
+    from waystation.store import Action, Write
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +108,10 @@ class Settlement:
         self._now = now_ms
         self._uncounted = False
         self._after = parcel.event
+        self._revised: Write | None = None
         self._about: list[_Result] = []
 
-    def build(self) -> tuple[list[Action], Sequence[Tally]]:
+    def build(self) -> tuple[list[Action | Write], Sequence[Tally]]:
         parcel = self.parcel
         if parcel.joining is self:
             parcel.joining = None
@@ -118,7 +125,9 @@ class Settlement:
         if parcel.rowless and parcel.rowless <= ended:  # nothing is left that its claim is for
             after.todo = after.claim = after.due_at = None
         self._after = after
-        actions: list[Action] = [Revise(before, after, when=unchanged(before))]
+        revise = Revise(before, after, when=unchanged(before), since=parcel.wrote)
+        self._revised = prepare(revise)
+        actions: list[Action | Write] = [self._revised]
         actions += [_row(result) for result in self._about if result.needs_row]
         sequence = before.attempt_count
         for result in self._about:
@@ -134,7 +143,7 @@ class Settlement:
 
     def written(self) -> None:
         parcel = self.parcel
-        parcel.event = self._after
+        parcel.event, parcel.wrote = self._after, self._revised
         for result in self._about:
             parcel.rowless.discard(result.after.delivery_id)
             result.held.delivery = result.after
@@ -183,7 +192,9 @@ class Outcomes:
             log.warning("event %s was taken over", parcel.event.event_id)
             return False
         expires = parcel.event.expires_at
-        result = await self._result(held, outcome)
+        result = self._result(held, outcome)
+        if result.after.due_at is not None:
+            await self._timers.expect(result.after.connection_id, result.after.due_at)
         joined = parcel.joining
         if joined is not None and len(joined.results) < self._most_joined:
             joined.results.append(result)
@@ -231,7 +242,7 @@ class Outcomes:
                 return
         raise StoreError(f"the outcomes of {event.event_id} could not be written")
 
-    async def _result(self, held: Held, outcome: Outcome) -> _Result:
+    def _result(self, held: Held, outcome: Outcome) -> _Result:
         """What a delivery is after this."""
         clock = self._store.clock()
         now = int(clock * 1000)
@@ -242,7 +253,6 @@ class Outcomes:
         after.expires_at = max(event.expires_at, delivery.expires_at)
         if reply is None:
             after.lane, after.due_at, after.error = after.connection_id, now, delivery.error
-            await self._timers.expect(after.connection_id, now)
             return _Result(held, outcome, after, ())
         connection = outcome.connection
         number = after.attempts = delivery.attempts + (connection is not None)
@@ -255,7 +265,6 @@ class Outcomes:
         after.status = "failed" if wait is None else "retrying"
         if wait is not None:
             after.lane, after.due_at = after.connection_id, now + int(wait * 1000)
-            await self._timers.expect(after.connection_id, after.due_at)
             needed = int(clock + wait + remaining(delays, number)) + GRACE_SECONDS
             after.expires_at = max(needed, after.expires_at)
         return _Result(held, outcome, after, self._counted(delivery, outcome, after, clock))
@@ -300,17 +309,11 @@ def _row(result: _Result) -> Put[Delivery]:
 
 def _follow(event: Event, results: list[_Result], now: int) -> None:
     """Make of an event what follows from its deliveries' new states."""
-    outcomes = outcomes_of(event)
-    foreign = set_by_others(event, outcomes)
+    follow(event, [(result.after.connection_id, result.after.status) for result in results])
+    event.revision += 1
     for result in results:
-        id_, status = result.after.connection_id, result.after.status
-        outcomes[id_] = next_status(outcomes.get(id_), status)
         event.attempt_count += result.tried
         event.expires_at = max(event.expires_at, result.after.expires_at)
-    if not foreign:
-        event.status = event_status(outcomes)
-    event.outcomes = encode_outcomes(outcomes)
-    event.revision += 1
     delivered = any(result.after.status == "delivered" for result in results)
     if delivered and event.status == "delivered" and event.delivered_at is None:
         event.delivered_at = now

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
     from waystation.relay.rules.paths import Webhook
     from waystation.relay.tables import Delivery, Event
+    from waystation.store import Write
 
 CLAIM_MS = 60_000
 """How long others keep away from what somebody has claimed. It is renewed while it waits."""
@@ -37,9 +38,10 @@ _CALM_SECONDS = 0.2
 class Parcel:
     """An event, with what its deliveries share.
 
-    `event` is as it is stored. `rowless` are those of its deliveries that have no row, and that the
-    event's own claim is for. It is `abandoned` when nobody here has one of these any more: then its
-    claim runs out, and whoever comes begins anew.
+    `event` is as it is stored, and `wrote` what has made it so, if that is known. `rowless` are
+    those of its deliveries that have no row, and that the event's own claim is for. It is
+    `abandoned` when nobody here has one of these any more: then its claim runs out, and whoever
+    comes begins anew.
     """
 
     __slots__ = (
@@ -53,10 +55,12 @@ class Parcel:
         "joining",
         "rowless",
         "size",
+        "wrote",
     )
 
     def __init__(self, event: Event, keyring: Keyring, webhook: Webhook | None = None) -> None:
         self.event = event
+        self.wrote: Write | None = None
         self.size = event.size
         self.rowless: set[str] = set()
         self.joining: Settlement | None = None

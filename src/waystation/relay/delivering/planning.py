@@ -16,18 +16,14 @@ from waystation.relay import usage
 from waystation.relay.delivering.parcels import CLAIM_MS, Held, Parcel
 from waystation.relay.delivering.retries import GRACE_SECONDS, remaining, stored_delays
 from waystation.relay.states import (
-    Outcomes,
     delivery_id,
-    encode_outcomes,
-    event_status,
+    follow,
     new_delivery,
-    next_status,
     outcomes_of,
-    set_by_others,
     unchanged,
 )
 from waystation.relay.stats import day_tally, hour_tally
-from waystation.relay.tables import Connection, Delivery, DeliveryStatus, Event
+from waystation.relay.tables import Connection, Delivery, Event
 from waystation.store import Put, Revise, absent, key_of
 
 if TYPE_CHECKING:
@@ -194,13 +190,10 @@ class Planning:
         plan = Plan(parcel)
         event = parcel.event
         replaying = replay_id is not None
-        outcomes = outcomes_of(event)
-        foreign = set_by_others(event, outcomes) and not replaying  # a replay begins anew
         waiting: list[Connection] = []
         now = self._tools.now()
         try:
             for connection, (status, error) in zip(connections, decisions, strict=True):
-                _follow(outcomes, connection.connection_id, status)
                 if status == "filtered" and error is None and not replaying:
                     continue  # which the event itself says
                 delivery = new_delivery(event, connection.connection_id, replay_id, now)
@@ -217,30 +210,25 @@ class Planning:
                     waiting.append(connection)
                     if connection.status == "active":
                         self._lanes.of(connection).backlog = True
-            if not replaying:
+            if waiting and not replaying:
                 _keep_longer(plan, waiting, self._store.clock())
+            decided = zip(connections, decisions, strict=True)
+            follow(event, [(c.connection_id, status) for c, (status, _) in decided], anew=replaying)
         except BaseException:
             self.dropped(plan)
             raise
-        event.outcomes = encode_outcomes(outcomes)
-        if not foreign:
-            event.status = event_status(outcomes)
         if plan.held:
             self.claim(event)
         return plan
 
     def _end(self, plan: Plan, gone: Sequence[str]) -> None:
         """End the deliveries to connections that are no more."""
-        event, outcomes = plan.event, outcomes_of(plan.event)
-        foreign = set_by_others(event, outcomes)
+        event = plan.event
         for connection_id in gone:
-            _follow(outcomes, connection_id, "failed")
             delivery = new_delivery(event, connection_id, None, self._tools.now())
             delivery.status, delivery.error = "failed", "the connection was deleted"
             plan.rows.append(delivery)
-        event.outcomes = encode_outcomes(outcomes)
-        if not foreign:
-            event.status = event_status(outcomes)
+        follow(event, [(connection_id, "failed") for connection_id in gone])
 
     async def _write(self, before: Event, plan: Plan, costs: Sequence[Tally] = ()) -> bool:
         """Write rows, and what they make of the event; False when it has changed."""
@@ -285,15 +273,9 @@ def plan_tallies(plan: Plan, now: float) -> list[Tally]:
     return tallies
 
 
-def _follow(outcomes: Outcomes, connection_id: str, status: DeliveryStatus) -> None:
-    outcomes[connection_id] = next_status(outcomes.get(connection_id), status)
-
-
 def _keep_longer(plan: Plan, waiting: Sequence[Connection], now: float) -> None:
     """What must wait is kept for as long as all its attempts would take, and a day."""
     spans = [remaining(stored_delays(c.retry_config), 0) for c in waiting]
-    if not spans:
-        return
     needed = int(now + max(spans)) + GRACE_SECONDS
     plan.event.expires_at = max(plan.event.expires_at, needed)
     for delivery in (*plan.rows, *(held.delivery for held in plan.held)):

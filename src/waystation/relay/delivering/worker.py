@@ -173,11 +173,16 @@ class Worker:
     def _freed(self, lane: Lane) -> None:
         """A place is free again: for those that have found none, and then for the same lane."""
         self._lanes.release(lane)
-        others = [each for each in self._lanes.starved() if each is not lane]
-        for each in (*others, lane):
-            self.pump(each)
-            if each.backlog and not each.waiting:
-                self.timed.kick(each.connection_id)
+        for each in self._lanes.starved():
+            if each is not lane:
+                self._go_on(each)
+        self._go_on(lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        if lane.waiting:
+            self.pump(lane)
+        if lane.backlog and not lane.waiting:
+            self.timed.kick(lane.connection_id)
 
     # Attempts
 

@@ -24,7 +24,7 @@ from waystation.relay.rules.paths import Webhook
 from waystation.relay.sources import HOUSE
 from waystation.relay.stats import day_tally, hour_tally
 from waystation.relay.tables import Event, Seen, Source
-from waystation.store import Put, absent
+from waystation.store import Put, absent, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from waystation.relay.delivering.planning import Plan
     from waystation.relay.directory import Directory
     from waystation.relay.keyring import Keyring
-    from waystation.store import Action, Store
+    from waystation.store import Action, Store, Write
 
 _TRIES = 4
 _MOST_COUNTERS = 10_000
@@ -191,7 +191,8 @@ class Intake:
     async def _write(self, known: Known, plan: Plan, digest: str | None, window: int) -> str:
         """The id of the event, or of the one that came first."""
         event = plan.event
-        actions: list[Action] = [Put(event)]
+        put = plan.parcel.wrote = prepare(Put(event))
+        actions: list[Action | Write] = [put]
         if digest is not None:
             expires = event.received_at // 1000 + window
             seen = Seen(

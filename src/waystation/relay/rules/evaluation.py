@@ -76,14 +76,11 @@ class Rules:
             event.user_id, lambda: _decisions(event.source_id, webhook, connections, budget)
         )
 
-    async def transformed(
-        self, connection: Connection, event: Event, webhook: Webhook
-    ) -> tuple[bytes, bool]:
-        """The body to send, and whether it is new JSON. TransformFailed when there is no result."""
-        if connection.transform is None:
-            return webhook.content, False
+    async def transformed(self, stored: str, event: Event, webhook: Webhook) -> tuple[bytes, bool]:
+        """The body to send by a connection's transform, and whether it is new JSON. TransformFailed
+        when there is no result."""
         try:
-            transform = stored_transform(connection.transform)
+            transform = stored_transform(stored)
             weight = weight_of(transform)
         except (msgspec.MsgspecError, ValueError) as error:  # another service wrote it
             raise TransformFailed(f"it cannot be read: {error}") from None

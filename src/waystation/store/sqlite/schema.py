@@ -21,12 +21,13 @@ from waystation.errors import (
 )
 from waystation.store import numbers, values
 from waystation.store.actions import holds_unless_changed
-from waystation.store.expiry import expiry, has_expired
+from waystation.store.expiry import expiry, is_past
 from waystation.store.sqlite.files import FORMAT
 from waystation.store.sqlite.finding import MOST_ROWS, Sought, find_all
 
 if TYPE_CHECKING:
     from waystation.store.actions import Write
+    from waystation.store.packing import Columns
     from waystation.store.spec import Key
     from waystation.store.tables import Table
     from waystation.store.values import RawItem
@@ -60,6 +61,7 @@ class Planned:
 
 _APPLICATION_ID = 0x57415953
 _IN_NONE = (None, None)
+_INT64 = 2**63
 
 _SYSTEM = """
 CREATE TABLE IF NOT EXISTS waystation_tables (name TEXT PRIMARY KEY, spec BLOB NOT NULL);
@@ -200,10 +202,9 @@ class Layout:
         if packed is None or len(packed[0]) + len(packed[1] or b"") > values.SURELY_SMALL:
             assert write.item is not None
             return self.row(write.key, write.item)
-        body, large, attributes = packed
-        if self.table.ttl is not None:
-            attributes[self.table.ttl] = spec.expiry(source)
-        row = (*self.key(write.key), body, *self.derived(attributes))
+        body, large, columns = packed
+        write.state = body
+        row = (*self.key(write.key), body, *_storable(columns))
         return (*row, large) if self.apart else row
 
     def planned(self, write: Write, now: int) -> Planned:
@@ -213,23 +214,21 @@ class Layout:
             return Planned(table, key, write, self.put_row(write))
         before, after = write.revision
         spec = write.key.spec
-        ends = {} if self.table.ttl is None else {self.table.ttl: spec.expiry(before)}
-        if has_expired(self.table, ends, now) or self.table.stream is True:
+        expires = spec.expiry(before)
+        if type(expires) is int and is_past(expires, now):
             return Planned(table, key, write)
-        if not holds_unless_changed(write):
+        if self.table.stream is True or not holds_unless_changed(write):
             return Planned(table, key, write)
-        packed = spec.packing.pack_revision(write.key, before, after)
+        packed = spec.packing.pack_revision(write.key, before, after, write.was)
         if packed is None or len(packed[1]) > values.SURELY_SMALL:
             return Planned(table, key, write)
-        was, body, attributes = packed
-        if self.table.ttl is not None:
-            attributes[self.table.ttl] = spec.expiry(after)
-        return Planned(table, key, write, (*key, body, *self.derived(attributes)), was)
+        was, body, columns = packed
+        write.state = body
+        return Planned(table, key, write, (*key, body, *_storable(columns)), was)
 
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""
-        expires = None if self.table.ttl is None else expiry(self.table, raw)
-        found: list[Any] = [expires if expires is None else _storable(expires)]
+        found: list[Any] = [_expires(expiry(self.table, raw))]
         if self._index_pks.isdisjoint(raw):
             return found + self._in_no_index
         for pk_name, sk_name in self._index_names:
@@ -384,6 +383,16 @@ def column(value: Any) -> Any:
     return numbers.order_key(value) if kind is int or kind is Decimal else value
 
 
-def _storable(number: int | Decimal) -> int | float:
+def _storable(columns: Columns) -> Columns:
+    """What a row has beside its item, as SQLite can hold it."""
+    expires = columns[0]
+    if expires is None or (type(expires) is int and -_INT64 < expires < _INT64):
+        return columns
+    return (_expires(expires), *columns[1:])
+
+
+def _expires(found: object) -> int | float | None:
     """A TTL as SQLite can hold it. Those that matter are small enough to be exact."""
-    return number if type(number) is int and -(2**63) < number < 2**63 else float(number)
+    if type(found) is int and -_INT64 < found < _INT64:
+        return found
+    return float(found) if type(found) is int or type(found) is Decimal else None
