@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from waystation.store import open_store
-from waystation.store.sqlite.engine import SqliteStore
+from waystation.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

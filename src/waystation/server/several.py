@@ -14,7 +14,7 @@ from waystation.seam import tables_of
 from waystation.server.processes import Processes
 from waystation.server.serve import Role, listening, serve, url_of
 from waystation.store import open_store
-from waystation.store.sqlite.engine import SqliteStore
+from waystation.store.sqlite import SqliteStore
 from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
