@@ -9,6 +9,7 @@ sum. Counters and items are in one transaction all the same.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -42,9 +43,14 @@ if TYPE_CHECKING:
 _MOST_BYTES = 3 * 1024 * 1024
 _MOST_TEMPLATES = 4_096
 _FEWEST = 8
-"""Otherwise a transaction has at most the mean of what the last one had and what waits: senders who
-send again when they have their answer would come in a large and a small crowd in turn, and with the
-large one waiting for the disk, there is nothing to do meanwhile."""
+"""Where somebody else writes, a transaction has otherwise at most the mean of what the last one had
+and what waits: senders who send again when they have their answer would come in a large and a small
+crowd in turn, and with the large one waiting for the disk, there is nothing to do meanwhile."""
+
+_LULL_TURNS = 16
+_LULL_SECONDS = 0.005
+_QUICK_SECONDS = 0.00004
+"""A turn of the loop in which nothing is done."""
 
 MOST_WAITING = 1_000
 """Writes of one line. More would wait for longer than a sender does."""
@@ -212,6 +218,7 @@ class WriteBatches:
         self._held = _Held()
         self._lines: dict[str, _Line] = {}
         self._runners: set[asyncio.Task[None]] = set()
+        self._lull: asyncio.Task[None] | None = None
 
     def write(
         self,
@@ -256,8 +263,12 @@ class WriteBatches:
         last = 0
         try:
             while queue.waiting:
-                evenly = max(_FEWEST, (last + len(queue.waiting) + 1) // 2)
-                batch = _next_batch(queue.waiting, self._store.most_together, evenly)
+                if self._store.writes_here:
+                    await self._until_quiet()
+                    most = len(queue.waiting)
+                else:
+                    most = max(_FEWEST, (last + len(queue.waiting) + 1) // 2)
+                batch = _next_batch(queue.waiting, self._store.most_together, most)
                 last = len(batch)
                 try:
                     await self._commit(batch)
@@ -270,6 +281,14 @@ class WriteBatches:
             queue.busy = False
             if not queue.waiting:
                 self._lines.pop(line, None)
+
+    async def _until_quiet(self) -> None:
+        """Wait with all lines until the loop has nothing else to do, but for a moment only. What
+        comes meanwhile is in the same transaction, and the thread that writes it need not wait for
+        the interpreter's lock again and again."""
+        if self._lull is None or self._lull.done():
+            self._lull = asyncio.create_task(_lull())
+        await asyncio.shield(self._lull)
 
     async def _commit(self, batch: list[_Entry]) -> None:
         while batch:
@@ -319,6 +338,17 @@ class WriteBatches:
                 await self._commit([entry])
             except Exception as error:  # noqa: BLE001 - it is the entry's to raise
                 entry.finish(error)
+
+
+async def _lull() -> None:
+    begun = now = time.perf_counter()
+    quick = 0
+    for _ in range(_LULL_TURNS):
+        await asyncio.sleep(0)
+        before, now = now, time.perf_counter()
+        quick = quick + 1 if now - before < _QUICK_SECONDS else 0
+        if quick == 2 or now - begun > _LULL_SECONDS:
+            return
 
 
 def _next_batch(waiting: deque[_Entry], most: int, entries: int) -> list[_Entry]:

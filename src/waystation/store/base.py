@@ -52,6 +52,11 @@ class Store(ABC):
     near = False
     """Whether a read costs so little that nothing need be remembered to save one."""
 
+    @property
+    def writes_here(self) -> bool:
+        """Whether it is this process that is busy while something is written."""
+        return False
+
     def __init__(
         self,
         tables: Sequence[Table],

@@ -109,6 +109,10 @@ class SqliteStore(Store):
         self._link = Link(meeting)
 
     @property
+    def writes_here(self) -> bool:
+        return not self.is_shared
+
+    @property
     def is_shared(self) -> bool:
         """Whether another process writes for this one now."""
         return self._link is not None and self._link.open
