@@ -10,9 +10,10 @@ import asyncio
 import select
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import httptools
+import msgspec
 
 MOST_HEAD = 64 * 1024
 """Bytes of a status line with its headers, interim answers included."""
@@ -41,7 +42,7 @@ class NoAnswer(Exception):
         """Whether the connection was closed before the first byte of an answer."""
 
 
-class Bounds(NamedTuple):
+class Bounds(msgspec.Struct, gc=False):
     """What an answer may cost. `until` is the loop's time by which it must have begun, after so
     many `seconds` in all."""
 

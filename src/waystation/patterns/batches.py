@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 3 * 1024 * 1024
 _MOST_TEMPLATES = 4_096
+_MOST_MULTIPLE = 64
 _FEWEST = 8
 """Where somebody else writes, a transaction has otherwise at most the mean of what the last one had
 and what waits: senders who send again when they have their answer would come in a large and a small
@@ -86,14 +87,15 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         )
 
     def times(self, number: int) -> Tally:
-        """This tally `number` times over. It is kept: the same multiples come again and again."""
+        """This tally `number` times over. Small multiples are kept: they come again and again."""
         if number == 1:
             return self
         multiple = self.multiples.get(number)
         if multiple is None:
             adds = {field: each * number for field, each in self.adds.items()}
             multiple = msgspec.structs.replace(self, adds=adds, prepared=None, multiples={})
-            self.multiples[number] = multiple
+            if number <= _MOST_MULTIPLE:
+                self.multiples[number] = multiple
         return multiple
 
     def write(self) -> Write:
@@ -147,6 +149,7 @@ class _Entry:
     def __init__(
         self,
         held: _Held,
+        done: asyncio.Future[None],
         actions: Sequence[Action | Write],
         tallies: Sequence[Tally],
         size: int,
@@ -155,7 +158,7 @@ class _Entry:
         self.held = held
         self.together = together
         self.size = size
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done = done
         self.actions: list[Write] = []
         self.keys: list[Any] = []
         self.tallies: Sequence[Tally] = ()
@@ -213,6 +216,7 @@ class WriteBatches:
         most_bytes: int = MOST_WAITING_BYTES,
     ) -> None:
         self._store = store
+        self._loop = asyncio.get_running_loop()
         self._most_waiting = most_waiting
         self._most_bytes = most_bytes
         self._held = _Held()
@@ -236,11 +240,13 @@ class WriteBatches:
         """
         if new and self._is_full(line):
             raise Overloaded("too much is waiting to be written", retry_after=1.0)
-        return self._add(line, _Entry(self._held, actions, tallies, size))
+        done = self._loop.create_future()
+        return self._add(line, _Entry(self._held, done, actions, tallies, size))
 
     def write_together(self, line: str, together: Together, size: int = 0) -> asyncio.Future[None]:
         """The same for what is put together when it is its turn."""
-        return self._add(line, _Entry(self._held, (), (), size, together))
+        done = self._loop.create_future()
+        return self._add(line, _Entry(self._held, done, (), (), size, together))
 
     def _is_full(self, line: str) -> bool:
         queue = self._lines.get(line)

@@ -59,6 +59,7 @@ class TimedWork:
         """Once `stopping` is set, nothing new is begun."""
         self.timers = timers
         self._stopping = stopping or asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._cancelling = False
         self._work = work
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,7 +87,7 @@ class TimedWork:
 
         if name not in self._later:
             self._later.add(name)
-            asyncio.get_running_loop().call_later(seconds, look)
+            self._loop.call_later(seconds, look)
 
     async def tick(self) -> None:
         """Take what is due, and begin with it."""
@@ -123,7 +124,7 @@ class TimedWork:
         """Look again sooner than the next poll would."""
         wait = (at - self.timers.now()) / 1000
         if 0 < wait < _POLL_SECONDS:
-            asyncio.get_running_loop().call_later(max(0.02, wait), self.kick, name)
+            self._loop.call_later(max(0.02, wait), self.kick, name)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until told to stop, then finish what was begun."""
@@ -156,7 +157,7 @@ class TimedWork:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside everything else; `finish` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -84,10 +84,11 @@ class Timers:
         A look that is due before the work is written may miss it; the next one, a minute later,
         does not.
         """
-        if not self._is_expected(name, at):
-            await self._renew(name, at, self._is_expected)
+        if not self.is_expected(name, at):
+            await self._renew(name, at, self.is_expected)
 
-    def _is_expected(self, name: str, at: int) -> bool:
+    def is_expected(self, name: str, at: int) -> bool:
+        """Whether `expect` would have nothing to do."""
         known = self._known.get(name)
         return known is not None and known.due_at <= at and self.now() < known.safe_until
 

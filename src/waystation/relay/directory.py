@@ -112,20 +112,27 @@ class Directory:
 
     async def connections(self, source_id: str) -> list[Connection]:
         """Those of a source that are not deleted."""
-        return list((await self._listed(source_id)).values())
+        return list((self._fresh(source_id) or await self._listed(source_id)).values())
+
+    def _fresh(self, source_id: str) -> dict[str, Connection] | None:
+        listed = self._lists.get(source_id)
+        if listed is None or self._store.clock() - listed[0] >= _FRESH_SECONDS:
+            return None
+        return listed[1]
 
     async def _listed(self, source_id: str) -> dict[str, Connection]:
+        listed = self._fresh(source_id)
+        if listed is not None:
+            return listed
         now = self._store.clock()
-        listed = self._lists.get(source_id)
-        if listed is not None and now - listed[0] < _FRESH_SECONDS:
-            return listed[1]
         found = {c.connection_id: c for c in await self.list_connections(source_id)}
         self._lists[source_id] = (now, found)
         return found
 
     async def connection(self, source_id: str, connection_id: str) -> Connection | None:
         """One of them, as up to date as the others; None if it is deleted."""
-        return (await self._listed(source_id)).get(connection_id)
+        listed = self._fresh(source_id) or await self._listed(source_id)
+        return listed.get(connection_id)
 
     async def leads_anywhere(self, source_id: str) -> bool:
         """Whether somebody may want a source's events."""

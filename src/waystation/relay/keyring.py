@@ -169,11 +169,9 @@ class Keyring:
         self, headers: dict[str, str], query: str, event_id: str
     ) -> tuple[dict[str, str], str | None]:
         """Headers as they may be kept in clear, and what is sealed of the request."""
-        hidden = [
-            name
-            for name, value in headers.items()
-            if _is_confidential(name) or (_repeats(query, value) and name != "content-type")
-        ]
+        hidden = [name for name in headers if _is_confidential(name)]
+        if len(query) >= _SHORTEST_QUERY:  # a referrer repeats it; a short one proves nothing
+            hidden += [n for n, value in headers.items() if query in value and n != "content-type"]
         if not hidden:
             return headers, self.seal(Confidential(query), event_id) if query else None
         shown = headers | dict.fromkeys(hidden, REDACTED)
@@ -194,8 +192,3 @@ class Keyring:
             return Confidential()
         opened = self._open_sealed(event.sealed, event.event_id)
         return msgspec.json.decode(opened, type=Confidential)
-
-
-def _repeats(query: str, value: str) -> bool:
-    """Whether a header has the query in it, as a referrer has. A short one proves nothing."""
-    return len(query) >= _SHORTEST_QUERY and query in value

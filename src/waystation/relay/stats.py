@@ -34,7 +34,7 @@ def hour_tally(user_id: str, now: float, **adds: int) -> Tally:
     return _hour_tally(user_id, int(now) // 3600 * 3600, tuple(adds.items()))
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=1_000)
 def _hour_tally(user_id: str, hour: int, adds: tuple[tuple[str, int], ...]) -> Tally:
     return Tally(
         key=Hour.key(user_id, hour_of(hour)),
@@ -47,7 +47,7 @@ def day_tally(user_id: str, source_id: str, now: float, **adds: int) -> Tally:
     return _day_tally(user_id, source_id, int(now) // 86_400 * 86_400, tuple(adds.items()))
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=1_000)
 def _day_tally(user_id: str, source_id: str, day: int, adds: tuple[tuple[str, int], ...]) -> Tally:
     return Tally(
         key=SourceDay.key(user_id, day_of(day), source_id),

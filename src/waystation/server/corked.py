@@ -25,6 +25,13 @@ class Corked:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
 
+    def write_now(self, data: bytes) -> None:
+        """Write what is whole in itself."""
+        if self._parts:
+            self._parts.append(data)
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+
     @property
     def pending(self) -> bool:
         """Whether something was written in this turn of the loop."""

@@ -205,7 +205,7 @@ class Store(ABC):
             raise InvalidRequest("a transaction has at most one action per item")
         await self._transact(writes, token)
         for write in writes:
-            if write.source is not None:
+            if write.source is not None and write.key.spec.version is not None:
                 _count_version(write.source)
 
     async def batch_write(

@@ -15,7 +15,7 @@ import msgspec
 from waystation.backoff import backoff
 from waystation.errors import Overloaded, StoreError, TransactionCancelled
 from waystation.outbound import Reply
-from waystation.patterns import Newest, Tally
+from waystation.patterns import Tally
 from waystation.relay.delivering.retries import (
     GRACE_SECONDS,
     next_delay,
@@ -57,7 +57,6 @@ _CLAIMS = Claims("claim", "due_at")
 _TRIES = 12
 _WRITES_EACH = 3
 _WRITES_BESIDE = 10
-_MOST_TALLIES = 10_000
 _THERE = exists()
 
 
@@ -103,13 +102,32 @@ class Settlement:
     def __init__(self, parcel: Parcel, token: str, now_ms: int) -> None:
         self.parcel = parcel
         self.results: list[_Result] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._written: asyncio.Future[None] | None = None
         self._token = token
         self._now = now_ms
         self._uncounted = False
         self._after = parcel.event
         self._revised: Write | None = None
         self._about: list[_Result] = []
+
+    async def join(self, result: _Result) -> None:
+        """Write one more with it, whose part of it is known when this returns."""
+        self.results.append(result)
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._written)
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Those who have joined may go on."""
+        done = self._written
+        if done is None:
+            return
+        if failure is None:
+            done.set_result(None)
+            return
+        stopped = StoreError("it was stopped")
+        done.set_exception(failure if isinstance(failure, Exception) else stopped)
+        done.exception()  # whether anybody still waits for it or not
 
     def build(self) -> tuple[list[Action | Write], Sequence[Tally]]:
         parcel = self.parcel
@@ -182,7 +200,9 @@ class Outcomes:
         self._timers = tools.timers
         self._now = tools.now
         self._most_joined = max(1, (self._store.most_together - _WRITES_BESIDE) // _WRITES_EACH)
-        self._tallies: Newest[tuple[object, ...], tuple[Tally, ...]] = Newest(_MOST_TALLIES)
+        self._second = 0
+        self._tallies: dict[tuple[object, ...], tuple[Tally, ...]] = {}
+        """Those of this second."""
 
     async def settle(self, held: Held, outcome: Outcome) -> bool:
         """Write down what came of a delivery; whether it was still ours to write. Somebody may have
@@ -197,8 +217,7 @@ class Outcomes:
             await self._timers.expect(result.after.connection_id, result.after.due_at)
         joined = parcel.joining
         if joined is not None and len(joined.results) < self._most_joined:
-            joined.results.append(result)
-            await asyncio.shield(joined.done)
+            await joined.join(result)
         else:
             joined = parcel.joining = Settlement(parcel, self._token, self._now())
             joined.results.append(result)
@@ -207,11 +226,9 @@ class Outcomes:
             except BaseException as error:
                 if parcel.joining is joined:
                     parcel.joining = None
-                failure = error if isinstance(error, Exception) else StoreError("it was stopped")
-                joined.done.set_exception(failure)
-                joined.done.exception()  # whether anybody waits for it or not
+                joined.end(error)
                 raise
-            joined.done.set_result(None)
+            joined.end()
         if result.lost:
             log.warning("delivery %s was taken over", held.delivery.delivery_id)
             return False
@@ -286,10 +303,12 @@ class Outcomes:
         """The counters of an attempt. Those of a second are the same for all that end alike."""
         reply, connection = outcome.reply, outcome.connection
         assert reply is not None
-        band = latency_field(reply.milliseconds) if reply.ok else ""
-        key = (delivery.connection_id, int(now), after.status, band, outcome.last, outcome.tainted)
         if connection is None:
             return tuple(_tallies(delivery, None, outcome, after.status, now))
+        if int(now) != self._second:
+            self._second, self._tallies = int(now), {}
+        band = latency_field(reply.milliseconds) if reply.ok else ""
+        key = (delivery.connection_id, after.status, band, outcome.last, outcome.tainted)
         kept = self._tallies.get(key)
         if kept is None:
             kept = tuple(_tallies(delivery, connection, outcome, after.status, now))

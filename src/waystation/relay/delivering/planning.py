@@ -248,12 +248,13 @@ class Planning:
 
     async def expect(self, plan: Plan) -> None:
         """Set the timers of what is about to be written, so that it is found."""
-        soon = self._tools.now() + RESCUE_MS
+        timers, soon = self._tools.timers, self._tools.now() + RESCUE_MS
+        names = [delivery.lane for delivery in plan.rows if delivery.lane is not None]
         if plan.event.todo is not None:
-            await self._tools.timers.expect(plan.event.source_id, soon)
-        for delivery in plan.rows:
-            if delivery.lane is not None:
-                await self._tools.timers.expect(delivery.lane, soon)
+            names.append(plan.event.source_id)
+        for name in names:
+            if not timers.is_expected(name, soon):
+                await timers.expect(name, soon)
 
 
 def plan_tallies(plan: Plan, now: float) -> list[Tally]:

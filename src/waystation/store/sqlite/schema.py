@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -370,7 +371,7 @@ def _insert(
     for start in range(0, len(rows), MOST_ROWS):
         part = rows[start : start + MOST_ROWS]
         sql = head + ", ".join([row_values] * len(part)) + tail
-        connection.execute(sql, [value for row in part for value in row])
+        connection.execute(sql, list(chain.from_iterable(part)))
 
 
 def quote(name: str) -> str:
