@@ -202,6 +202,7 @@ class Clerk:
                 greetings.add(task)
                 task.add_done_callback(greetings.discard)
 
+        await self._writer.leave_thread()
         loop.add_reader(meeting.fileno(), met)
         try:
             await stopping.wait()

@@ -1,4 +1,5 @@
-"""Group commit: one thread writes for everybody, and one sync makes many writes durable."""
+"""Group commit: one thread writes for everybody, and one sync makes many writes durable. A process
+that has nothing else to do writes on its event loop."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class Writer:
     ) -> None:
         """`look_again` runs at the start of a transaction if somebody else may have written since
         it last did, and may refuse it. Without `turns` nobody else writes, and there is nothing to
-        wait for: jobs are done where they are given."""
+        wait for: jobs are done on the event loop."""
         self._connection = connection
         self._turns = turns
         self._look_again = look_again
@@ -100,10 +101,6 @@ class Writer:
         if self._closed:
             job.future.set_exception(StoreUnavailable("the store is closed"))
             return job.future
-        if self._thread is None:
-            self._commit([job])
-            job.finish()
-            return job.future
         if self._accepted >= _MAX_WAITING:
             return self._submit_later(job)
         if not self._gathered:
@@ -124,23 +121,39 @@ class Writer:
         return self._batch_done
 
     def _hand_over(self) -> None:
-        """Give the thread all jobs of this turn of the loop at once: one wake-up, one sync."""
-        if self._gathered:
-            self._queue.put(self._gathered)
-            self._gathered = []
+        """Do all jobs of this turn of the loop at once: one wake-up, one sync."""
+        jobs, self._gathered = self._gathered, []
+        if not jobs:
+            return
+        if self._thread is not None:
+            self._queue.put(jobs)
+        else:
+            self._do(jobs)
+
+    def _do(self, jobs: list[_Job]) -> None:
+        self._commit(jobs)
+        self._finish(jobs)
 
     async def close(self) -> None:
         """Finish the jobs accepted so far."""
         if self._closed:
             return
         self._closed = True
-        if self._thread is not None:
-            self._hand_over()
-            self._queue.put([])
-            await asyncio.to_thread(self._thread.join)
+        await self.leave_thread()
         self._connection.close()
         if self._turns is not None:
             self._turns.close()
+
+    async def leave_thread(self) -> None:
+        """Finish what was given to the thread, and do without it from now on: a loop that does
+        nothing else need not wake one, and need not be woken by it."""
+        self._hand_over()
+        if self._thread is not None:
+            self._queue.put([])
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+            while not self._queue.empty():  # they came meanwhile
+                self._do(self._queue.get())
 
     def _work(self) -> None:
         while jobs := self._queue.get():
