@@ -122,6 +122,7 @@ class Write:
         "creates",
         "key",
         "kind",
+        "like",
         "makes",
         "packed",
         "place",
@@ -153,8 +154,11 @@ class Write:
         self._changes = changes if revision is None else None
         self._item: RawItem | None = None
         self._avoids: bool | None = None
-        self.packed: bytes | None = None
+        self.packed: Any = None
         """How another process gets it, once one has."""
+
+        self.like: tuple[Write, Sequence[int]] | None = None
+        """The update that it is like, but for these numbers and its condition."""
 
         self.makes = source
         """The caller's own item that this makes."""
@@ -215,14 +219,23 @@ class Write:
 
 def with_sums(template: Write, sums: Sequence[int], condition: Condition | None) -> Write:
     """An update like another one whose first changes are additions, with other numbers in them."""
+    return like(
+        template, sums, None if condition is None else resolved(condition, template.key.spec)
+    )
+
+
+def like(template: Write, sums: Sequence[int], condition: Condition | None) -> Write:
+    """The same with a condition that is resolved."""
     adds = [Add(c.path, Constant(n)) for c, n in zip(template.changes, sums, strict=False)]
-    return Write(
+    write = Write(
         "update",
         template.key,
-        None if condition is None else resolved(condition, template.key.spec),
+        condition,
         changes=(*adds, *template.changes[len(sums) :]),
         creates=template.creates,
     )
+    write.like = template, sums
+    return write
 
 
 def prepare(action: Action | Write) -> Write:

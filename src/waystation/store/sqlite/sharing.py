@@ -14,13 +14,13 @@ import logging
 import pickle
 import socket
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from waystation.errors import StoreError, StoreUnavailable, TransactionCancelled
-from waystation.store.actions import Write
+from waystation.store.actions import Write, like
 from waystation.store.spec import Spec
 from waystation.store.sqlite.schema import Planned
 from waystation.store.sqlite.transactions import is_all_in_its_row
@@ -41,7 +41,10 @@ _HELLO = 0
 _DONE = b"\1"
 _REFUSED = b"\0"
 
-_Sent = tuple[str, tuple[Any, Any], tuple[Any, ...] | None, bytes | None, bytes | None]
+_Packed = bytes | tuple[bytes, list[int], bytes | None]
+"""A write; or what it is like, the numbers that it adds, and its condition."""
+
+_Sent = tuple[str, tuple[Any, Any], tuple[Any, ...] | None, bytes | None, _Packed | None]
 """A planned write: its table, key, row, what was there, and the write itself where it is needed."""
 
 
@@ -71,14 +74,25 @@ class _Unpickler(pickle.Unpickler):
         return self._tables[found[0]].specs[found[1]]
 
 
-def _packed(write: Write) -> bytes:
-    """A write for another process, kept with it: counters have the same ones again and again."""
-    if write.packed is None:
+def _packed(write: Write) -> _Packed:
+    """A write for another process, kept with it: counters have the same ones again and again, and
+    many that differ in their numbers only."""
+    if write.packed is None and write.like is not None:
+        template, sums = write.like
+        condition = None if write.condition is None else _pickled(write.condition)
+        write.packed = _packed(template), sums, condition
+    elif write.packed is None:
         parts = (write.kind, write.key, write.condition, write.changes, write.creates)
-        into = io.BytesIO()
-        _Pickler(into, protocol=5).dump(parts)
-        write.packed = into.getvalue()
-    return write.packed
+        write.packed = _pickled.__wrapped__(parts)
+    packed: _Packed = write.packed
+    return packed
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _pickled(parts: Any) -> bytes:
+    into = io.BytesIO()
+    _Pickler(into, protocol=5).dump(parts)
+    return into.getvalue()
 
 
 def _sent(planned: Planned) -> _Sent:
@@ -186,7 +200,7 @@ class Clerk:
         self._writer = writer
         self._rows = rows
         self._tables = {table.name: table for table in tables}
-        self._known: dict[bytes, Write] = {}
+        self._known: dict[bytes, Any] = {}
         self._clients: set[_Client] = set()
         self._gone: asyncio.Future[None] | None = None
 
@@ -241,15 +255,22 @@ class Clerk:
             lambda done: answer((_REFUSED if _failed(done) else _DONE) + number)
         )
 
-    def _unpacked(self, packed: bytes) -> Write:
-        write = self._known.get(packed)
-        if write is None:
-            kind, key, condition, changes, creates = _Unpickler(packed, self._tables).load()
-            write = Write(kind, key, condition, changes=changes, creates=creates)
+    def _unpacked(self, packed: _Packed) -> Write:
+        if isinstance(packed, bytes):
+            kind, key, condition, changes, creates = self._unpickled(packed)
+            return Write(kind, key, condition, changes=changes, creates=creates)
+        template, sums, condition = packed
+        when = None if condition is None else self._unpickled(condition)
+        return like(self._unpacked(template), sums, when)
+
+    def _unpickled(self, packed: bytes) -> Any:
+        known = self._known.get(packed)
+        if known is None:
+            known = _Unpickler(packed, self._tables).load()
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            self._known[packed] = write
-        return write
+            self._known[packed] = known
+        return known
 
 
 class _Client(asyncio.Protocol):
