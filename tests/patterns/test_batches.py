@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.support.faults import Faults
 from waystation.errors import ItemTooLarge, Overloaded, TransactionCancelled
 from waystation.patterns import Record, Tally, Timer, WriteBatches
-from waystation.store import Put, absent, attr
+from waystation.seam import tables_of
+from waystation.store import Put, absent, attr, open_store
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from waystation.store import Store
@@ -58,6 +61,42 @@ async def test_what_comes_at_once_takes_few_transactions(store: Store, name: str
     )
     assert len(sizes) <= 4
     assert max(sizes) <= store.most_together
+
+
+def busy(milliseconds: float) -> None:
+    """Something else that the loop has to do."""
+    until = time.perf_counter() + milliseconds / 1000
+    while time.perf_counter() < until:
+        pass
+
+
+async def test_what_comes_while_the_loop_is_busy_goes_together(name: str) -> None:
+    """Where this process writes itself: the thread that does would be in the loop's way."""
+    async with await open_store("sqlite://:memory:", tables_of(SYSTEMS)) as store:
+        faults: Any = Faults(store)
+        sizes: list[int] = []
+
+        async def transact(call: Any, *actions: Any) -> None:
+            sizes.append(len(actions))
+            await call(*actions)
+
+        faults.around["write_together"] = transact
+        batches, writes = WriteBatches(faults), []
+        for n in range(5):
+            writes.append(batches.write("a line" if n % 2 else "another", [Put(item(name, n))], []))
+            await asyncio.sleep(0)
+            busy(0.2)
+        await asyncio.gather(*writes)
+        assert sorted(sizes) == [2, 3]
+
+
+async def test_a_loop_that_is_always_busy_is_not_waited_for(name: str) -> None:
+    async with await open_store("sqlite://:memory:", tables_of(SYSTEMS)) as store:
+        written = WriteBatches(store).write("line", [Put(item(name, 0))], [])
+        async with asyncio.timeout(10):
+            while not written.done():
+                busy(0.2)
+                await asyncio.sleep(0)
 
 
 async def test_one_refusal_does_not_harm_the_others_of_its_batch(store: Store, name: str) -> None:

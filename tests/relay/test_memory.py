@@ -10,7 +10,7 @@ import pytest
 from tests.relay.hub import hub_at
 from tests.relay.test_once import relay_of
 from tests.support.faults import Faults, relay_on
-from tests.support.receiver import receiving
+from tests.support.receiver import Reaction, receiving
 from waystation.errors import StoreUnavailable
 from waystation.relay.delivering import due, parcels
 from waystation.relay.delivering.parcels import Memory, Parcel
@@ -162,6 +162,20 @@ async def test_what_ends_together_is_one_change(clock: ManualClock, receiver: Re
         assert (event["status"], event["attempts"]) == ("delivered", 8)
         numbers = [a.sequence for a in (await store.query(Attempt.query(event_id))).items]
         assert numbers == list(range(1, 9))
+
+
+async def test_nothing_is_kept_of_seconds_that_have_passed(hub: Hub, receiver: Receiver) -> None:
+    """The counters of a second are the same for many deliveries; those of an hour of them would
+    fill the memory."""
+    source = await hub.source()
+    await hub.connect(source, receiver.url)
+    for status in (200, 500, 200, 410):
+        receiver.default = Reaction(status)
+        await hub.sent(source)
+        hub.clock.advance(1)
+    assert len(receiver.got) == 4
+    kept = hub.worker.outcomes._tallies  # there is no other way to see it
+    assert len(kept) == 1
 
 
 async def test_a_sender_feels_that_its_events_come_too_fast(

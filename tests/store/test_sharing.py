@@ -11,13 +11,16 @@ import pytest
 
 from tests.contract.model import TABLES, Counter, Thing
 from tests.support.sharing import shared, until_shared, writing
-from waystation.errors import StoreUnavailable
-from waystation.store import Put, Update, add, open_store
-from waystation.store.sqlite.engine import SqliteStore
+from waystation.errors import StoreUnavailable, TransactionCancelled
+from waystation.patterns import Tally, WriteBatches
+from waystation.store import Put, Update, add, attr, open_store
+from waystation.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from waystation.store import Condition
 
 Meeting = tuple[socket.socket, socket.socket]
 
@@ -84,6 +87,40 @@ async def test_what_several_add_at_the_same_time_is_all_counted(url: str, meetin
         await until_shared(other)
         await asyncio.gather(*(add_one(store) for store in (one, other) for _ in range(50)))
         assert await total(one) == await total(other) == 100
+
+
+async def test_counters_with_a_limit_let_in_exactly_so_many(url: str, meeting: Meeting) -> None:
+    """What is sent of a counter is often its numbers and its condition only."""
+
+    def within(adds: dict[str, int]) -> Condition:
+        return attr("total") <= 1_000 - adds["total"]
+
+    async with writing(url, TABLES, meeting[1]), opened(url, meeting) as store:
+        await until_shared(store)
+        await store.put(Counter("c"))
+        batches = WriteBatches(store)
+        tally = Tally(key=Counter.key("c"), adds={"total": 100}, when=within)
+        for count in (1, 3, 2, 1, 6):  # of which three are too many
+            puts = (Put(Thing(f"{count}", f"{n}")) for n in range(count))
+            writes = [batches.write("line", [put], [tally]) for put in puts]
+            outcomes = await asyncio.gather(*writes, return_exceptions=True)
+            refused = sum(isinstance(outcome, TransactionCancelled) for outcome in outcomes)
+            assert refused == (3 if count == 6 else 0)
+        assert await total(store) == 1_000
+
+
+async def test_what_comes_while_a_store_leaves_its_thread_is_written(url: str) -> None:
+    async with await open_store(url, TABLES) as store:
+        assert isinstance(store, SqliteStore)
+        leaving = asyncio.create_task(store.writer.leave_thread())
+        things = [Thing("ann", f"{n}") for n in range(50)]
+        async with asyncio.timeout(10):
+            for thing in things:
+                await asyncio.gather(store.put(thing), asyncio.sleep(0))
+        await leaving
+        await store.put(Thing("ann", "last"))
+        page = await store.query(Thing.query("ann"))
+        assert len(page.items) == len(things) + 1
 
 
 async def test_what_was_not_answered_may_have_been_written(url: str, meeting: Meeting) -> None:

@@ -44,9 +44,10 @@ _MOST_BYTES = 3 * 1024 * 1024
 _MOST_TEMPLATES = 4_096
 _MOST_MULTIPLE = 64
 _FEWEST = 8
-"""Where somebody else writes, a transaction has otherwise at most the mean of what the last one had
-and what waits: senders who send again when they have their answer would come in a large and a small
-crowd in turn, and with the large one waiting for the disk, there is nothing to do meanwhile."""
+"""Where another process writes, a transaction has otherwise at most the mean of what the last one
+had and what waits: senders who send again when they have their answer would come in a large and a
+small crowd in turn, and with the large one waiting for the disk, there is nothing to do
+meanwhile."""
 
 _LULL_TURNS = 16
 _LULL_SECONDS = 0.005
@@ -271,9 +272,9 @@ class WriteBatches:
             while queue.waiting:
                 if self._store.writes_here:
                     await self._until_quiet()
-                    most = len(queue.waiting)
-                else:
-                    most = max(_FEWEST, (last + len(queue.waiting) + 1) // 2)
+                most = len(queue.waiting)
+                if self._store.near and not self._store.writes_here:
+                    most = max(_FEWEST, (last + most + 1) // 2)
                 batch = _next_batch(queue.waiting, self._store.most_together, most)
                 last = len(batch)
                 try:
