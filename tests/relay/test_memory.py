@@ -19,6 +19,8 @@ from waystation.relay.tables import Attempt, Connection, Delivery, Event
 from waystation.store import exists, set_to
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.relay.hub import Hub
     from tests.support.receiver import Receiver
     from waystation.clock import ManualClock
@@ -425,6 +427,58 @@ async def test_an_answer_that_was_lost_does_not_count_twice(
         assert lost == 1
         assert (await hub.event(event_id))["attempts"] == 2
         assert (await hub.get(f"/v1/connections/{quick['id']}"))["delivery_count"] == 1
+
+
+def loses(hub: Hub, number: int, then: Callable[[], None] = lambda: None) -> None:
+    """Have the answer be lost to the write of one of the attempts, which is written all the same,
+    and then do something."""
+    count = 0
+
+    async def losing(call: Any, *given: Any) -> None:
+        nonlocal count
+        await call(*given)
+        if any(isinstance(write.source, Attempt) for write in given):
+            count += 1
+            if count == number:
+                then()
+                raise StoreUnavailable("the answer was lost")
+
+    store: Any = hub.relay.store
+    store.around["write_together"] = losing
+
+
+async def test_what_others_write_after_a_lost_answer_does_not_hide_it(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    """The event is no longer as the lost write has left it."""
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub, receiving() as slow:
+        slow.gate = asyncio.Event()
+        source = await hub.source()
+        connections = [await hub.connect(source, to.url) for to in (receiver, slow)]
+        loses(hub, 1, then=slow.gate.set)
+        event_id = await hub.sent(source)
+        event = await hub.event(event_id)
+        assert (event["status"], event["attempts"]) == ("delivered", 2)
+        rows = await hub.relay.store.query(Attempt.query(event_id))
+        assert sorted(a.connection_id for a in rows.items) == sorted(c["id"] for c in connections)
+        for connection in connections:
+            found = await hub.get(f"/v1/connections/{connection['id']}")
+            assert found["delivery_count"] == 1
+
+
+async def test_after_a_lost_answer_an_endpoint_is_heeded_all_the_same(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        connection = await hub.connect(source, receiver.url)
+        receiver.default = Reaction(500)
+        event_id = await hub.sent(source)
+        receiver.default = Reaction(410)
+        loses(hub, 1)
+        await hub.later(60)
+        assert await hub.statuses(event_id) == ["retrying", "retrying"]
+        assert (await hub.get(f"/v1/connections/{connection['id']}"))["status"] == "paused"
 
 
 async def test_a_patience_that_another_service_wrote_is_bounded(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.contract.model import TABLES, Counter, Thing
 from tests.support.sharing import shared, until_shared, writing
-from waystation.errors import StoreUnavailable, TransactionCancelled
+from waystation.errors import StoreError, StoreUnavailable, TransactionCancelled
 from waystation.patterns import Tally, WriteBatches
-from waystation.store import Put, Update, add, attr, open_store
-from waystation.store.sqlite import SqliteStore
+from waystation.relay.states import own_event
+from waystation.seam import tables_of
+from waystation.store import Put, Revise, Update, add, attr, key_of, open_store
+from waystation.store.sqlite import SqliteStore, sharing
+from waystation.systems import SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -133,6 +137,76 @@ async def test_what_was_not_answered_may_have_been_written(url: str, meeting: Me
         end.close()
         with pytest.raises(StoreUnavailable, match="written or not"):
             await writes
+
+
+async def test_somebody_who_does_not_answer_is_given_up(
+    url: str, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_PATIENCE_SECONDS", 0.05)
+    async with opened(url, meeting) as store:
+        end = await come(meeting[1])
+        end.sendall(b"\1\0\0\0\0")
+        await until_shared(store)
+        with pytest.raises(StoreUnavailable, match="written or not"):
+            await add_one(store)
+        end.close()
+        await add_one(store)
+        assert await total(store) == 1
+
+
+async def test_a_store_that_closes_waits_for_what_it_has_sent(url: str, meeting: Meeting) -> None:
+    async with writing(url, TABLES, meeting[1]), opened(url, meeting) as store:
+        await until_shared(store)
+        writes = asyncio.create_task(add_one(store))
+        await asyncio.sleep(0)
+        await store.close()
+        await writes
+    async with await open_store(url, TABLES) as again:
+        assert isinstance(again, SqliteStore)
+        assert await total(again) == 1
+
+
+async def test_one_that_finds_no_files_left_comes_again(
+    url: str, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_AGAIN_SECONDS", 0.01)
+    pair, tries = socket.socketpair, iter([OSError(24, "Too many open files")])
+
+    def none_left() -> tuple[socket.socket, socket.socket]:
+        if (error := next(tries, None)) is not None:
+            raise error
+        return pair()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", none_left)
+        async with writing(url, TABLES, meeting[1]), opened(url, meeting) as store:
+            await until_shared(store)
+            await add_one(store)
+
+
+async def test_large_items_are_revised_as_quickly_as_small_ones(url: str) -> None:
+    """Another process that writes refuses what is not as it was expected, and with it whatever is
+    written at the same time."""
+    refused: list[StoreError] = []
+
+    def noted(found: asyncio.Future[Any]) -> bool:
+        if (error := found.exception()) is not None:
+            assert isinstance(error, StoreError)
+            refused.append(error)
+        return failed(found)
+
+    failed = sharing._failed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharing, "_failed", noted)
+        async with shared(url, tables_of(SYSTEMS)) as store:
+            event = own_event("src_1", "usr_1", "large", "x" * 200_000, 1_800_000_000.0)
+            await store.transact(Put(event))
+            for n in range(3):
+                after = msgspec.structs.replace(event, revision=n + 1)
+                await store.transact(Revise(event, after, when=attr("revision") == n))
+                event = after
+            assert await store.get(key_of(event)) == event
+    assert not refused
 
 
 async def test_whoever_comes_after_it_ended_takes_its_place(url: str, meeting: Meeting) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Processes:
         log.error("process %d ended with %d: another one takes its place", pid, code)
         wait = min(_LONGEST_WAIT, 0.1 * 2 ** min(self._failures, 10))
         self._waits.append((time.monotonic() + wait, child))
+        self._waits.sort(key=itemgetter(0))
 
     def _start(self, child: Child) -> None:
         with _signals_wait():

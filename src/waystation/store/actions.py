@@ -90,7 +90,7 @@ class Revise(Generic[I_co]):
 
     This is the quick way to change an item again and again: where SQLite finds it just as it was
     read, nothing is worked out but the new row. `since` is the write that has made `before` what it
-    is, where the caller has it: then even less.
+    is, where the caller has it and has changed nothing of it meanwhile: then even less.
     """
 
     __slots__ = ("after", "before", "since", "when")

@@ -175,20 +175,26 @@ class Settlement:
         written = 1 + len(rows) + sum(result.tried for result in self._about)
         self._uncounted = self._uncounted or any(reasons[written:])
 
-    def follow(self, event: Event | None) -> bool:
-        """Go on from what the event has become; whether it is just what we were about to write: the
-        answer to an earlier try was lost."""
-        after = self._after
-        if event is not None and self._about and event == after != self.parcel.event:
-            self.written()
-            return True
+    @property
+    def first(self) -> _Result | None:
+        """One of those of the last try, which were written together or not at all."""
+        return self._about[0] if self._about else None
+
+    def found(self, event: Event) -> None:
+        """The last try was written after all: only its answer was lost."""
+        self.written()
+        self.parcel.event, self.parcel.wrote = event, None
+        for result in self._about:
+            result.lost = False
+
+    def follow(self, event: Event | None) -> None:
+        """Go on from what the event has become."""
         if event is not None:
             self.parcel.event = event
         for result in self.results:
             # One that has expired is not brought back.
             if event is None or (not result.held.stored and event.claim != self._token):
                 result.lost = True
-        return False
 
 
 class Outcomes:
@@ -243,12 +249,12 @@ class Outcomes:
         refusals = failures = 0
         while refusals < _TRIES:
             try:
+                if refusals + failures and await self._was_written(settlement):
+                    return
                 await self._batches.write_together(event.user_id, settlement, size)
             except TransactionCancelled as error:
                 refusals += 1
                 settlement.refused(error.reasons)
-                if settlement.follow(await self._store.get(key_of(event))):
-                    return
             except (StoreError, Overloaded) as error:
                 failures += 1
                 log.warning("outcomes of %s are not written yet: %s", event.event_id, error)
@@ -258,6 +264,27 @@ class Outcomes:
             else:
                 return
         raise StoreError(f"the outcomes of {event.event_id} could not be written")
+
+    async def _was_written(self, settlement: Settlement) -> bool:
+        """Whether a try that failed was written all the same, because only its answer was lost.
+        Others may have changed the event since. If it was not, the next one goes on from there."""
+        event = await self._store.get(key_of(settlement.parcel.event))
+        if event is None or not await self._is_there(settlement.first):
+            settlement.follow(event)
+            return False
+        settlement.found(event)
+        return True
+
+    async def _is_there(self, result: _Result | None) -> bool:
+        if result is None:
+            return False
+        if not result.tried:
+            return await self._store.get(key_of(result.after)) == result.after
+        mine = (result.after.delivery_id, result.after.attempts)
+        async for attempt in self._store.iterate(Attempt.query(result.after.event_id)):
+            if (attempt.delivery_id, attempt.attempt_number) == mine:
+                return True
+        return False
 
     def _result(self, held: Held, outcome: Outcome) -> _Result:
         """What a delivery is after this."""

@@ -105,7 +105,8 @@ class SqliteStore(Store):
         """Opening the file has created and checked them."""
 
     def share(self, meeting: socket.socket) -> None:
-        """Have another process write, as far as one comes to the meeting place to do so."""
+        """Have another process write, as far as one comes to the meeting place to do so. What is
+        written at the same time is then in no order."""
         self._link = Link(meeting)
 
     @property

@@ -202,7 +202,9 @@ class Layout:
         packed = spec.packing.pack(write.key, source)
         if packed is None or len(packed[0]) + len(packed[1] or b"") > values.SURELY_SMALL:
             assert write.item is not None
-            return self.row(write.key, write.item)
+            row = self.row(write.key, write.item)  # which says so if it is too large
+            if packed is None:
+                return row
         body, large, columns = packed
         write.state = body
         row = (*self.key(write.key), body, *_storable(columns))

@@ -35,9 +35,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 1.0
+_PATIENCE_SECONDS = 20.0
+"""After so long without an answer somebody is no longer believed to write."""
+
+_MOST_UNREAD = 16 * 1024 * 1024
+_MOST_REMEMBERED = 4_096
+"""Bytes of a write that may come again."""
+
 _MOST_KEPT = 4_096
 _LENGTH = 4
 _HELLO = 0
+_UNUSUAL = (TypeError, OverflowError, UnicodeEncodeError, RecursionError, pickle.PicklingError)
+"""What packing raises where something cannot be sent as it is."""
+
 _DONE = b"\1"
 _REFUSED = b"\0"
 
@@ -77,7 +87,7 @@ class _Unpickler(pickle.Unpickler):
 def _packed(write: Write) -> _Packed:
     """A write for another process, kept with it: counters have the same ones again and again, and
     many that differ in their numbers only."""
-    if write.packed is None and write.like is not None:
+    if write.packed is None and write.like and all(type(n) is int for n in write.like[1]):
         template, sums = write.like
         condition = None if write.condition is None else _pickled(write.condition)
         write.packed = _packed(template), sums, condition
@@ -117,6 +127,9 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._number = _HELLO
         self._heard = b""
+        self._answers = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self._full = False
         self.open = False
         """Whether there is somebody at the other end."""
 
@@ -129,20 +142,37 @@ class Link(asyncio.Protocol):
             self._opening = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        mine, theirs = socket.socketpair()
         try:
-            mine.setblocking(False)
-            socket.send_fds(self._meeting, [b"+"], [theirs.fileno()])
-        except OSError:  # nobody has come there for long
-            mine.close()
+            mine = self._leave_word()
+        except OSError:  # nobody has come there for long, or there are no more files to be had
             self._loop.call_later(_AGAIN_SECONDS, self._meet)
             return
-        finally:
-            theirs.close()
-        await self._loop.create_unix_connection(lambda: self, sock=mine)
+        try:
+            await self._loop.create_unix_connection(lambda: self, sock=mine)
+        except BaseException:
+            mine.close()
+            raise
+
+    def _leave_word(self) -> socket.socket:
+        mine, theirs = socket.socketpair()
+        with theirs:
+            try:
+                mine.setblocking(False)
+                socket.send_fds(self._meeting, [b"+"], [theirs.fileno()])
+            except BaseException:
+                mine.close()
+                raise
+        return mine
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._transport.set_write_buffer_limits(high=_MOST_UNREAD)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
 
     def data_received(self, data: bytes) -> None:
         self._heard += data
@@ -153,36 +183,64 @@ class Link(asyncio.Protocol):
                 self.open = True
                 continue
             future = self._waiting.pop(number)
+            self._answers += 1
             if not future.done():
                 future.set_result(done)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.open = False
+        was_open, self.open = self.open, False
         self._heard = b""
+        self._full = False
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
                 lost = "the process that writes has ended: it may have been written or not"
                 future.set_exception(StoreUnavailable(lost))
-        self._meet()
+        if self._closed:
+            return
+        if was_open:
+            self._meet()
+        else:
+            self._loop.call_later(_AGAIN_SECONDS, self._meet)
+
+    def _look(self, answers: int) -> None:
+        """Give up on somebody who has not answered for long."""
+        self._watch = None
+        if not self._waiting:
+            return
+        if answers == self._answers:
+            log.error("the process that writes does not answer: it is left to itself")
+            self._transport.abort()
+        else:
+            self._watch_on()
+
+    def _watch_on(self) -> None:
+        if self._watch is None:
+            self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._answers)
 
     async def write(self, planned: list[Planned], now: int) -> bool:
         """Have a transaction written; False when it is not, and one must do it oneself."""
-        if not self.open:
+        if not self.open or self._full or self._closed:
             return False
         self._number = self._number % 0xFFFF_FFFF + 1
         number = self._number
         try:
             packed = _encode(_Transaction(number, now, [_sent(each) for each in planned]))
-        except (TypeError, OverflowError, UnicodeEncodeError, pickle.PicklingError):
-            return False  # there is something unusual in it
+        except _UNUSUAL:
+            return False
         future: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[number] = future
         self._transport.write(len(packed).to_bytes(_LENGTH, "big") + packed)
+        self._watch_on()
         return await future
 
     async def close(self) -> None:
+        """Have what was sent answered, as far as it is in time."""
         self._closed = True
+        if self._waiting:
+            await asyncio.wait(self._waiting.values(), timeout=_PATIENCE_SECONDS)
+        if self._watch is not None:
+            self._watch.cancel()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -267,9 +325,10 @@ class Clerk:
         known = self._known.get(packed)
         if known is None:
             known = _Unpickler(packed, self._tables).load()
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            self._known[packed] = known
+            if len(packed) <= _MOST_REMEMBERED:
+                if len(self._known) >= _MOST_KEPT:
+                    self._known.clear()
+                self._known[packed] = known
         return known
 
 
