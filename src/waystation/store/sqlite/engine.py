@@ -18,7 +18,7 @@ from waystation.store.queries import Page, Query, decode_cursor, encode_cursor
 from waystation.store.sqlite import upkeep
 from waystation.store.sqlite.feed import SqliteFeed
 from waystation.store.sqlite.files import connect
-from waystation.store.sqlite.schema import Layout, create_all
+from waystation.store.sqlite.schema import Layout, Planned, create_all
 from waystation.store.sqlite.select import query_statement, scan_statement
 from waystation.store.sqlite.sharing import Clerk, Link
 from waystation.store.sqlite.transactions import RowWrites
@@ -266,14 +266,19 @@ class SqliteStore(Store):
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
         now = self.now()
-        planned = [self._layout(write.key.spec.table).planned(write, now) for write in writes]
+        planned = self._planned(writes, now)
         puts = (each.row for each in planned if each.row and each.was is None)
         if sum(map(_size, puts)) > TRANSACTION_BYTES:
             raise InvalidRequest("a transaction has more than 4 MB")
-        if self._link is not None and token is None and await self._link.write(planned, now):
-            return
+        if self._link is not None and self._link.ready and token is None:
+            if await self._link.write(planned, now):
+                return
+            planned = self._planned(writes, now)  # they were packed
         job = partial(self._rows.transact, planned, token, now, self._cancelled)
         await self.writer.run(job)
+
+    def _planned(self, writes: list[Write], now: int) -> list[Planned]:
+        return [self._layout(write.key.spec.table).planned(write, now) for write in writes]
 
     async def _batch_write(self, writes: list[Write]) -> None:
         pairs = [(write, self._layout(write.key.spec.table).put_row(write)) for write in writes]

@@ -37,27 +37,17 @@ Row = tuple[Any, ...]
 """pk, sk, body, expires, a pair per index, and what is apart, where the table has such."""
 
 
-class Planned:
+class Planned(msgspec.Struct, array_like=True, gc=False):
     """A write on its way to the writer. A put comes with its `row`; a revision with the row that it
     makes of what `was` there, should that lie there still, without what is apart. Other rows are
     built from what is found. The `write` itself is not needed where its row is all there is to it,
-    whether that goes without saying or depends on what `was`."""
+    whether that goes without saying or depends on what `was`. Between processes it is packed."""
 
-    __slots__ = ("key", "row", "table", "was", "write")
-
-    def __init__(
-        self,
-        table: str,
-        key: tuple[Any, Any],
-        write: Write | None,
-        row: Row | None = None,
-        was: bytes | None = None,
-    ) -> None:
-        self.table = table
-        self.key = key
-        self.write = write
-        self.row = row
-        self.was = was
+    table: str
+    key: tuple[Any, Any]
+    write: Any
+    row: tuple[Any, ...] | None = None
+    was: bytes | None = None
 
 
 _APPLICATION_ID = 0x57415953
@@ -214,7 +204,8 @@ class Layout:
         """A write, with its row as far as that can be told before the transaction."""
         table, key = self.table.name, self.key(write.key)
         if write.revision is None:
-            return Planned(table, key, write, self.put_row(write))
+            row = None if write.source is None else self.put_row(write)
+            return Planned(table, key, write, row)
         before, after = write.revision
         spec = write.key.spec
         expires = spec.expiry(before)

@@ -54,14 +54,11 @@ _REFUSED = b"\0"
 _Packed = bytes | tuple[bytes, list[int], bytes | None]
 """A write; or what it is like, the numbers that it adds, and its condition."""
 
-_Sent = tuple[str, tuple[Any, Any], tuple[Any, ...] | None, bytes | None, _Packed | None]
-"""A planned write: its table, key, row, what was there, and the write itself where it is needed."""
-
 
 class _Transaction(msgspec.Struct, array_like=True, gc=False):
     number: int
     now: int
-    writes: list[_Sent]
+    writes: list[Planned]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -105,12 +102,10 @@ def _pickled(parts: Any) -> bytes:
     return into.getvalue()
 
 
-def _sent(planned: Planned) -> _Sent:
-    write = planned.write
-    assert write is not None
-    needed = planned.was is None and not is_all_in_its_row(planned, write)
-    packed = _packed(write) if needed else None
-    return planned.table, planned.key, planned.row, planned.was, packed
+def _pack(planned: Planned) -> None:
+    """Leave the write itself out where it is not needed."""
+    needed = planned.was is None and not is_all_in_its_row(planned, planned.write)
+    planned.write = _packed(planned.write) if needed else None
 
 
 # Those who have somebody write for them
@@ -191,6 +186,9 @@ class Link(asyncio.Protocol):
         was_open, self.open = self.open, False
         self._heard = b""
         self._full = False
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -218,14 +216,19 @@ class Link(asyncio.Protocol):
         if self._watch is None:
             self._watch = self._loop.call_later(_PATIENCE_SECONDS, self._look, self._answers)
 
+    @property
+    def ready(self) -> bool:
+        return self.open and not (self._full or self._closed)
+
     async def write(self, planned: list[Planned], now: int) -> bool:
-        """Have a transaction written; False when it is not, and one must do it oneself."""
-        if not self.open or self._full or self._closed:
-            return False
+        """Have a transaction written, which is packed on the way; False when it is not, and one
+        must do it oneself."""
         self._number = self._number % 0xFFFF_FFFF + 1
         number = self._number
         try:
-            packed = _encode(_Transaction(number, now, [_sent(each) for each in planned]))
+            for each in planned:
+                _pack(each)
+            packed = _encode(_Transaction(number, now, planned))
         except _UNUSUAL:
             return False
         future: asyncio.Future[bool] = self._loop.create_future()
@@ -302,11 +305,10 @@ class Clerk:
 
     def _write(self, packed: memoryview, answer: Callable[[bytes], None]) -> None:
         asked = _decode(packed)
-        planned = [
-            Planned(table, key, None if write is None else self._unpacked(write), row, was)
-            for table, key, row, was, write in asked.writes
-        ]
-        job = partial(self._rows.transact, planned, None, asked.now, _refusal)
+        for each in asked.writes:
+            if each.write is not None:
+                each.write = self._unpacked(each.write)
+        job = partial(self._rows.transact, asked.writes, None, asked.now, _refusal)
         written = asyncio.ensure_future(self._writer.run(job))
         number = asked.number.to_bytes(_LENGTH, "big")
         written.add_done_callback(
