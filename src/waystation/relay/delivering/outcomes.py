@@ -280,10 +280,9 @@ class Outcomes:
             return False
         if not result.tried:
             return await self._store.get(key_of(result.after)) == result.after
-        after = result.after
-        mine = (after.delivery_id, after.attempts, after.updated_at)
-        async for found in self._store.iterate(Attempt.query(after.event_id)):
-            if (found.delivery_id, found.attempt_number, found.attempted_at) == mine:
+        mine = (result.after.delivery_id, result.after.attempts)
+        async for attempt in self._store.iterate(Attempt.query(result.after.event_id)):
+            if (attempt.delivery_id, attempt.attempt_number) == mine:
                 return True
         return False
 
