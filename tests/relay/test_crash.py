@@ -154,7 +154,8 @@ async def check(runtime: Runtime, source: str, sent: Sent, receiver: Receiver) -
         deliveries, attempts = await parts.parts(event)
         assert [d.status for d in deliveries] == ["delivered"] * 2
         assert all(d.lane is None and d.claim is None for d in deliveries)
-        assert event.attempt_count == len(attempts) == sum(d.attempts for d in deliveries)
+        rows = "\n".join(map(str, [event, *deliveries, *attempts]))
+        assert event.attempt_count == len(attempts) == sum(d.attempts for d in deliveries), rows
         for delivery in deliveries:
             codes = {
                 a.attempt_number: a.status_code

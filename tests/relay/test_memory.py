@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.relay.hub import hub_at
-from tests.relay.test_once import relay_of
+from tests.relay.test_once import relay_of, stranded
 from tests.support.faults import Faults, relay_on
 from tests.support.receiver import Reaction, receiving
 from waystation.errors import StoreUnavailable
@@ -490,3 +490,33 @@ async def test_a_patience_that_another_service_wrote_is_bounded(
     await hub.relay.store.update(key, set_to("timeout_seconds", 3600), when=exists())
     hub.relay.directory.forget(source)
     assert (await hub.statuses(await hub.sent(source)))[0] == "delivered"
+
+
+async def test_an_event_that_is_taken_while_it_is_looked_up_is_processed_once(
+    clock: ManualClock, receiver: Receiver
+) -> None:
+    """A timer and the queue may lead to an event at the same time, and a read may take long."""
+    async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
+        source = await hub.source()
+        await hub.connect(source, receiver.url)
+        event_id = await stranded(hub, source)
+        event = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
+        looking, taken = asyncio.Event(), asyncio.Event()
+        receiver.gate = asyncio.Event()
+
+        async def slow(get: Any, key: Any) -> Any:
+            looking.set()
+            await taken.wait()
+            return await get(key)
+
+        store: Any = hub.relay.store
+        store.around["get"] = slow
+        hub.worker.look(source)
+        await looking.wait()
+        del store.around["get"]
+        await hub.worker.process(event)
+        taken.set()
+        await arrived(receiver, 1)
+        receiver.gate.set()
+        await hub.settle()
+        assert len(receiver.got) == 1

@@ -56,7 +56,7 @@ class Worker:
     """Delivers what this process receives, and what is due.
 
     `parcels` are the events that it has deliveries of in memory, `processing` those whose rules
-    take long, with their accounts.
+    take long, with their accounts, `taking` those whose deliveries it is about to create.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Worker:
         self.timed = TimedWork(tools.timers, self.due.work, stopping)
         self.parcels: dict[str, Parcel] = {}
         self.processing: dict[str, str] = {}
+        self.taking: set[str] = set()
 
     # New events
 
@@ -112,7 +113,7 @@ class Worker:
 
     async def _process_claimed(self, event: Event) -> None:
         try:
-            await self.process(event)
+            await self._create(event)
         finally:
             self.processing.pop(event.event_id, None)
 
@@ -144,10 +145,20 @@ class Worker:
         """Whether this process works on an event's deliveries."""
         held = self.parcels.get(event_id)
         at_it = held is not None and bool(held.rowless) and not held.abandoned
-        return at_it or event_id in self.processing
+        return at_it or event_id in self.processing or event_id in self.taking
 
     async def process(self, event: Event) -> None:
-        """Create an event's deliveries, as far as nobody has, and begin with them."""
+        """Create an event's deliveries, as far as nobody has, and begin with them. Whoever read it
+        while this process took it sees a claim of our own in it: that is not one to go on from."""
+        if self.is_at(event.event_id):
+            return
+        self.taking.add(event.event_id)
+        try:
+            await self._create(event)
+        finally:
+            self.taking.discard(event.event_id)
+
+    async def _create(self, event: Event) -> None:
         if event.user_id == HOUSE:
             age = self._store.clock() - event.received_at / 1000
             if await self._billed(event.content, age):
