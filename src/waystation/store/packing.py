@@ -57,6 +57,8 @@ class Packing:
         self._plain = _is_uniform(spec) and all(map(_is_plain, types))
         self._fields = _FieldTypes(types)
         large = [field for field, name in spec.names.items() if name in spec.table.apart]
+        empty = {field.encode_name: _empty(field.type) for field in info.fields}
+        self._nothing = {field: empty[spec.names[field]] for field in large}
         self._large = _packer(spec, large) if large else None
         self._values_apart = attrgetter(*large) if large else None
         self._state = _state_packer(spec, [f for f in spec.names if f not in large])
@@ -91,6 +93,29 @@ class Packing:
             return was, *self._state(key.pk, key.sk, after)
         except (*_UNUSUAL, InvalidKey):  # an index may be younger than the item
             return None
+
+    def travels(self, item: Item) -> bool:
+        """Whether another process may pack an item that it gets as it is."""
+        return self._plain and type(item) is self._spec.item
+
+    def without_apart(self, after: Item, before: Item) -> list[Item] | None:
+        """What another process needs of an item after and before a change, unless what is apart
+        has changed."""
+        if not (self.travels(after) and self.travels(before)):
+            return None
+        apart = self._values_apart
+        if apart is None:
+            return [after, before]
+        if apart(before) != apart(after):
+            return None
+        replace, nothing = msgspec.structs.replace, self._nothing
+        return [replace(after, **nothing), replace(before, **nothing)]
+
+    def arrived(self, item: msgspec.Raw) -> Item:
+        """An item that another process has sent; msgspec.ValidationError where it is not what its
+        type says."""
+        assert self._decoder is not None
+        return self._decoder.decode(item)
 
     def fits(self, item: Item) -> bool:
         """Whether an item's fields are certain to be what they are declared as."""
@@ -199,6 +224,13 @@ def _is_plain(info: inspect.Type) -> bool:
     if isinstance(info, inspect.UnionType):
         return all(map(_is_plain, info.types))
     return isinstance(info, tuple(_SCALARS))
+
+
+def _empty(info: inspect.Type) -> object:
+    """A small value of a plain type."""
+    if isinstance(info, inspect.UnionType) and info.includes_none:
+        return None
+    return next((kind() for one, kind in _SCALARS.items() if isinstance(info, one)), None)
 
 
 def _python_types(info: inspect.Type) -> frozenset[type]:

@@ -12,6 +12,7 @@ import msgspec
 
 from waystation.errors import DeclarationError, InvalidRequest, UnreadableItem
 from waystation.store import values
+from waystation.store.expiry import is_past
 from waystation.store.foreign import mended
 from waystation.store.packing import Packing
 from waystation.store.templates import (
@@ -334,9 +335,10 @@ class Spec:
     def packing(self) -> Packing:
         return Packing(self)
 
-    def expiry(self, item: Item) -> object:
-        """The value of an item's TTL attribute."""
-        return None if self.ttl_field is None else getattr(item, self.ttl_field)
+    def is_past(self, item: Item, now: int) -> bool:
+        """Whether an item has expired."""
+        expires = None if self.ttl_field is None else getattr(item, self.ttl_field)
+        return type(expires) is int and is_past(expires, now)
 
     @cached_property
     def field_types(self) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from waystation.store.queries import Page, Query, decode_cursor, encode_cursor
 from waystation.store.sqlite import upkeep
 from waystation.store.sqlite.feed import SqliteFeed
 from waystation.store.sqlite.files import connect
-from waystation.store.sqlite.schema import Layout, Planned, create_all
+from waystation.store.sqlite.schema import Layout, create_all
 from waystation.store.sqlite.select import query_statement, scan_statement
 from waystation.store.sqlite.sharing import Clerk, Link
-from waystation.store.sqlite.transactions import RowWrites
+from waystation.store.sqlite.transactions import RowWrites, check_bytes
 from waystation.store.sqlite.turns import Turns
 from waystation.store.sqlite.writer import Writer
 
@@ -35,14 +35,12 @@ if TYPE_CHECKING:
     from waystation.store.expressions import Condition
     from waystation.store.feed import ChangeFeed
     from waystation.store.spec import Key, Spec
-    from waystation.store.sqlite.schema import Row
     from waystation.store.tables import Index, Table
     from waystation.store.values import RawItem
 
 I = TypeVar("I", bound=Item)  # noqa: E741 - I for Item
 
 PAGE_BYTES = 1024 * 1024
-TRANSACTION_BYTES = 4 * 1024 * 1024
 _YIELD_EVERY = 100
 _ROWS_AT_ONCE = 64
 _WRITES_PER_JOB = 100
@@ -266,19 +264,15 @@ class SqliteStore(Store):
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
         now = self.now()
-        planned = self._planned(writes, now)
-        puts = (each.row for each in planned if each.row and each.was is None)
-        if sum(map(_size, puts)) > TRANSACTION_BYTES:
-            raise InvalidRequest("a transaction has more than 4 MB")
         if self._link is not None and self._link.ready and token is None:
-            if await self._link.write(planned, now):
+            for write in writes:
+                self._layout(write.key.spec.table)
+            if await self._link.write(writes, now, self._layouts):
                 return
-            planned = self._planned(writes, now)  # they were packed
+        planned = [self._layout(write.key.spec.table).planned(write, now) for write in writes]
+        check_bytes(planned)
         job = partial(self._rows.transact, planned, token, now, self._cancelled)
         await self.writer.run(job)
-
-    def _planned(self, writes: list[Write], now: int) -> list[Planned]:
-        return [self._layout(write.key.spec.table).planned(write, now) for write in writes]
 
     async def _batch_write(self, writes: list[Write]) -> None:
         pairs = [(write, self._layout(write.key.spec.table).put_row(write)) for write in writes]
@@ -312,11 +306,6 @@ class SqliteStore(Store):
             return self._layouts[table.name]
         except KeyError:
             raise InvalidRequest(f"this store has no table {table.name}") from None
-
-
-def _size(row: Row) -> int:
-    large = row[-1]  # where there is none, it is the key of an index
-    return len(row[2]) + (len(large) if isinstance(large, bytes) else 0)
 
 
 def _reader_of(

@@ -22,12 +22,13 @@ from waystation.errors import (
 )
 from waystation.store import numbers, values
 from waystation.store.actions import holds_unless_changed
-from waystation.store.expiry import expiry, is_past
+from waystation.store.expiry import expiry
 from waystation.store.sqlite.files import FORMAT
 from waystation.store.sqlite.finding import MOST_ROWS, Sought, find_all
 
 if TYPE_CHECKING:
     from waystation.store.actions import Write
+    from waystation.store.items import Item
     from waystation.store.packing import Columns
     from waystation.store.spec import Key
     from waystation.store.tables import Table
@@ -207,18 +208,27 @@ class Layout:
             row = None if write.source is None else self.put_row(write)
             return Planned(table, key, write, row)
         before, after = write.revision
-        spec = write.key.spec
-        expires = spec.expiry(before)
-        if type(expires) is int and is_past(expires, now):
+        if write.key.spec.is_past(before, now) or self.table.stream is True:
             return Planned(table, key, write)
-        if self.table.stream is True or not holds_unless_changed(write):
+        if not holds_unless_changed(write):
             return Planned(table, key, write)
-        packed = spec.packing.pack_revision(write.key, before, after, write.was)
+        revised = self.revised(write.key, before, after, write.was)
+        if revised is None:
+            return Planned(table, key, write)
+        assert revised.row is not None
+        revised.write, write.state = write, revised.row[2]
+        return revised
+
+    def revised(
+        self, key: Key[Any], before: Item, after: Item, was: bytes | None
+    ) -> Planned | None:
+        """A revision of what lies as it was before it; None where it cannot be packed at once."""
+        packed = key.spec.packing.pack_revision(key, before, after, was)
         if packed is None or len(packed[1]) > values.SURELY_SMALL:
-            return Planned(table, key, write)
+            return None
         was, body, columns = packed
-        write.state = body
-        return Planned(table, key, write, (*key, body, *_storable(columns)), was)
+        place = self.key(key)
+        return Planned(self.table.name, place, None, (*place, body, *_storable(columns)), was)
 
     def derived(self, raw: RawItem) -> list[Any]:
         """The columns that are computed from the item: its TTL and its index keys."""

@@ -9,25 +9,21 @@ its turn (turns.py); so it does everything while there is nobody to write for it
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import pickle
 import socket
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from waystation.errors import StoreError, StoreUnavailable, TransactionCancelled
-from waystation.store.actions import Write, like
-from waystation.store.spec import Spec
-from waystation.store.sqlite.schema import Planned
-from waystation.store.sqlite.transactions import is_all_in_its_row
+from waystation.store.sqlite.messages import UNUSUAL, Reader, packed_transaction
+from waystation.store.sqlite.transactions import check_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from waystation.store.actions import Write
+    from waystation.store.sqlite.schema import Layout
     from waystation.store.sqlite.transactions import Failure, RowWrites
     from waystation.store.sqlite.writer import Writer
     from waystation.store.tables import Table
@@ -39,73 +35,10 @@ _PATIENCE_SECONDS = 20.0
 """After so long without an answer somebody is no longer believed to write."""
 
 _MOST_UNREAD = 16 * 1024 * 1024
-_MOST_REMEMBERED = 4_096
-"""Bytes of a write that may come again."""
-
-_MOST_KEPT = 4_096
 _LENGTH = 4
 _HELLO = 0
-_UNUSUAL = (TypeError, OverflowError, UnicodeEncodeError, RecursionError, pickle.PicklingError)
-"""What packing raises where something cannot be sent as it is."""
-
 _DONE = b"\1"
 _REFUSED = b"\0"
-
-_Packed = bytes | tuple[bytes, list[int], bytes | None]
-"""A write; or what it is like, the numbers that it adds, and its condition."""
-
-
-class _Transaction(msgspec.Struct, array_like=True, gc=False):
-    number: int
-    now: int
-    writes: list[Planned]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Transaction).decode
-
-
-class _Pickler(pickle.Pickler):
-    """Writes refer to what their tables declare, which all processes have."""
-
-    def persistent_id(self, found: Any) -> tuple[str, int] | None:
-        return (found.table.name, found.table.specs.index(found)) if type(found) is Spec else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, packed: bytes, tables: Mapping[str, Table]) -> None:
-        super().__init__(io.BytesIO(packed))
-        self._tables = tables
-
-    def persistent_load(self, found: tuple[str, int]) -> Spec:
-        return self._tables[found[0]].specs[found[1]]
-
-
-def _packed(write: Write) -> _Packed:
-    """A write for another process, kept with it: counters have the same ones again and again, and
-    many that differ in their numbers only."""
-    if write.packed is None and write.like and all(type(n) is int for n in write.like[1]):
-        template, sums = write.like
-        condition = None if write.condition is None else _pickled(write.condition)
-        write.packed = _packed(template), sums, condition
-    elif write.packed is None:
-        parts = (write.kind, write.key, write.condition, write.changes, write.creates)
-        write.packed = _pickled.__wrapped__(parts)
-    packed: _Packed = write.packed
-    return packed
-
-
-@lru_cache(maxsize=_MOST_KEPT)
-def _pickled(parts: Any) -> bytes:
-    into = io.BytesIO()
-    _Pickler(into, protocol=5).dump(parts)
-    return into.getvalue()
-
-
-def _pack(planned: Planned) -> None:
-    """Leave the write itself out where it is not needed."""
-    needed = planned.was is None and not is_all_in_its_row(planned, planned.write)
-    planned.write = _packed(planned.write) if needed else None
 
 
 # Those who have somebody write for them
@@ -220,16 +153,13 @@ class Link(asyncio.Protocol):
     def ready(self) -> bool:
         return self.open and not (self._full or self._closed)
 
-    async def write(self, planned: list[Planned], now: int) -> bool:
-        """Have a transaction written, which is packed on the way; False when it is not, and one
-        must do it oneself."""
+    async def write(self, writes: Sequence[Write], now: int, layouts: Mapping[str, Layout]) -> bool:
+        """Have a transaction written; False when it is not, and one must do it oneself."""
         self._number = self._number % 0xFFFF_FFFF + 1
         number = self._number
         try:
-            for each in planned:
-                _pack(each)
-            packed = _encode(_Transaction(number, now, planned))
-        except _UNUSUAL:
+            packed = packed_transaction(number, now, writes, layouts)
+        except UNUSUAL:
             return False
         future: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[number] = future
@@ -260,8 +190,7 @@ class Clerk:
     def __init__(self, writer: Writer, rows: RowWrites, tables: Sequence[Table]) -> None:
         self._writer = writer
         self._rows = rows
-        self._tables = {table.name: table for table in tables}
-        self._known: dict[bytes, Any] = {}
+        self._reader = Reader(rows.layouts, tables)
         self._clients: set[_Client] = set()
         self._gone: asyncio.Future[None] | None = None
 
@@ -303,35 +232,20 @@ class Clerk:
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
-    def _write(self, packed: memoryview, answer: Callable[[bytes], None]) -> None:
-        asked = _decode(packed)
-        for each in asked.writes:
-            if each.write is not None:
-                each.write = self._unpacked(each.write)
-        job = partial(self._rows.transact, asked.writes, None, asked.now, _refusal)
-        written = asyncio.ensure_future(self._writer.run(job))
+    def _write(self, packed: bytes, answer: Callable[[bytes], None]) -> None:
+        asked = self._reader.read(packed)
         number = asked.number.to_bytes(_LENGTH, "big")
+        try:
+            planned = self._reader.planned(asked)
+            check_bytes(planned)
+        except StoreError:
+            answer(_REFUSED + number)
+            return
+        job = partial(self._rows.transact, planned, None, asked.now, _refusal)
+        written = asyncio.ensure_future(self._writer.run(job))
         written.add_done_callback(
             lambda done: answer((_REFUSED if _failed(done) else _DONE) + number)
         )
-
-    def _unpacked(self, packed: _Packed) -> Write:
-        if isinstance(packed, bytes):
-            kind, key, condition, changes, creates = self._unpickled(packed)
-            return Write(kind, key, condition, changes=changes, creates=creates)
-        template, sums, condition = packed
-        when = None if condition is None else self._unpickled(condition)
-        return like(self._unpacked(template), sums, when)
-
-    def _unpickled(self, packed: bytes) -> Any:
-        known = self._known.get(packed)
-        if known is None:
-            known = _Unpickler(packed, self._tables).load()
-            if len(packed) <= _MOST_REMEMBERED:
-                if len(self._known) >= _MOST_KEPT:
-                    self._known.clear()
-                self._known[packed] = known
-        return known
 
 
 class _Client(asyncio.Protocol):
@@ -339,7 +253,7 @@ class _Client(asyncio.Protocol):
 
     def __init__(
         self,
-        write: Callable[[memoryview, Callable[[bytes], None]], None],
+        write: Callable[[bytes, Callable[[bytes], None]], None],
         lost: Callable[[_Client], None],
     ) -> None:
         self._write = write
@@ -363,7 +277,7 @@ class _Client(asyncio.Protocol):
             packed = bytes(self._unread[_LENGTH:end])
             del self._unread[:end]
             try:
-                self._write(memoryview(packed), self._answer)
+                self._write(packed, self._answer)
             except Exception:
                 log.exception("a process has sent what makes no sense")
                 self._transport.abort()

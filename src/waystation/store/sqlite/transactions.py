@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import (
     CancellationReason,
     ConditionFailed,
+    InvalidRequest,
     StoreError,
     TokenReused,
     TransactionCancelled,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from waystation.store.values import RawItem
 
 TOKEN_SECONDS = 600
+TRANSACTION_BYTES = 4 * 1024 * 1024
 
 Failure = tuple[str, str, "RawItem | None"]
 
@@ -52,6 +54,18 @@ class RevisionOverdue(StoreError):
     """What a revision without its write is about has changed: only the write says what then."""
 
 
+def check_bytes(planned: Sequence[Planned]) -> None:
+    """Refuse a transaction that DynamoDB would not take."""
+    puts = (each.row for each in planned if each.row and each.was is None)
+    if sum(map(_size, puts)) > TRANSACTION_BYTES:
+        raise InvalidRequest("a transaction has more than 4 MB")
+
+
+def _size(row: Row) -> int:
+    large = row[-1]  # where there is none, it is the key of an index
+    return len(row[2]) + (len(large) if isinstance(large, bytes) else 0)
+
+
 class RowWrites:
     """Carries out writes inside the transaction that the writer has opened.
 
@@ -59,7 +73,7 @@ class RowWrites:
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
-        self._layouts = layouts
+        self.layouts = layouts
 
     def write(
         self,
@@ -71,7 +85,7 @@ class RowWrites:
         connection: sqlite3.Connection,
     ) -> RawItem | None:
         """One write; returns the item before or after it if asked to."""
-        layout = self._layouts[write.key.spec.table.name]
+        layout = self.layouts[write.key.spec.table.name]
         found = self._find(connection, layout, write, now)
         if write.condition is not None and not evaluate.holds(write.condition, found.item):
             raise failed(write, found.item)
@@ -90,7 +104,7 @@ class RowWrites:
     ) -> None:
         """Unconditional puts and deletes."""
         for write, row in pairs:
-            layout = self._layouts[write.key.spec.table.name]
+            layout = self.layouts[write.key.spec.table.name]
             if row is not None:
                 self._put(connection, layout, write, row, now)
             else:
@@ -116,7 +130,7 @@ class RowWrites:
         there = self._bodies(connection, planned)
         for each in planned:
             write, body = each.write, there.get(id(each))
-            layout = self._layouts[each.table]
+            layout = self.layouts[each.table]
             if write is None or (each.was is not None and body == each.was):
                 if body != each.was:
                     raise RevisionOverdue("somebody else has changed it")
@@ -153,9 +167,9 @@ class RowWrites:
                 kind = states if state_only else rows
                 kind.setdefault(layout.table.name, []).append(row)
         for name, together in rows.items():
-            self._layouts[name].put_all(connection, together)
+            self.layouts[name].put_all(connection, together)
         for name, together in states.items():
-            self._layouts[name].put_states(connection, together)
+            self.layouts[name].put_states(connection, together)
 
     def sweep(self, layout: Layout, now: int, limit: int, connection: sqlite3.Connection) -> int:
         """Remove up to `limit` expired rows, oldest first."""
@@ -172,7 +186,7 @@ class RowWrites:
         """What the writes of a transaction find, unless they replace whatever is there."""
         wanted: dict[tuple[str, bool], tuple[Sought, list[Planned]]] = {}
         for each in planned:
-            layout, write = self._layouts[each.table], each.write
+            layout, write = self.layouts[each.table], each.write
             if each.was is None and (write is None or is_all_in_its_row(each, write)):
                 continue
             whole = each.was is None and not _is_state_only(layout, write, None)
