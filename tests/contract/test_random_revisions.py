@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.contract.model import Order, orders
 from tests.contract.test_random import SEED
+from tests.support.sharing import shared
 from waystation.clock import ManualClock
 from waystation.errors import InvalidRequest, TransactionCancelled
 from waystation.store import Put, Revise, Store, attr, exists, open_store, remove, set_to
@@ -83,17 +85,21 @@ async def _compare(endpoint: str, wanted: list[Any]) -> None:
     dynamodb = await open_store(
         "dynamodb://eu-west-1", [orders], env="revised", clock=clock, endpoint_url=endpoint
     )
-    async with embedded, dynamodb:
-        await dynamodb.ensure_tables()
-        for number in NUMBERS:
-            await dynamodb.delete(Order.key("shop", number))
-        for step in wanted:
-            ours = await perform(embedded, step)
-            theirs = await perform(dynamodb, step)
-            assert ours == theirs, step
+    with tempfile.TemporaryDirectory() as home:
+        file = f"sqlite:///{home}/store.db"
+        async with embedded, dynamodb, shared(file, [orders], "revised", clock) as written:
+            await dynamodb.ensure_tables()
+            for number in NUMBERS:
+                await dynamodb.delete(Order.key("shop", number))
+            for step in wanted:
+                ours = await perform(embedded, step)
+                assert ours == await perform(dynamodb, step), step
+                assert ours == await perform(written, step), step
 
 
-def test_both_engines_revise_alike(dynamodb_url: str) -> None:
+def test_all_engines_revise_alike(dynamodb_url: str) -> None:
+    """Also one whose transactions another process carries out."""
+
     @seed(SEED)
     @settings(
         max_examples=EXAMPLES,

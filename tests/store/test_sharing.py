@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.contract.model import TABLES, Counter, Thing
+from tests.contract.model import TABLES, Counter, Order, Parcel, Thing
 from tests.support.sharing import shared, until_shared, writing
-from waystation.errors import StoreError, StoreUnavailable, TransactionCancelled
+from waystation.errors import (
+    InvalidRequest,
+    StoreError,
+    StoreUnavailable,
+    TransactionCancelled,
+)
 from waystation.patterns import Tally, WriteBatches
 from waystation.relay.states import own_event
 from waystation.seam import tables_of
@@ -207,6 +212,57 @@ async def test_large_items_are_revised_as_quickly_as_small_ones(url: str) -> Non
                 event = after
             assert await store.get(key_of(event)) == event
     assert not refused
+
+
+ODD: dict[str, Order] = {
+    "a text that is a number": Order("shop", 1, status=5),  # type: ignore[arg-type]
+    "a number that is a text": Order("shop", "1"),  # type: ignore[arg-type]
+    "half a character": Order("shop", 1, status="\ud800"),
+    "too large a number": Order("shop", 1, total=2**80),
+    "far too large a number": Order("shop", 1, total=10**40),
+    "an empty index key": Order("shop", 1, status=""),
+    "too much": Order("shop", 1, placed="x" * 500_000),
+    "nothing unusual": Order("shop", 1, placed="2026"),
+}
+
+
+@pytest.mark.parametrize("item", ODD.values(), ids=ODD)
+async def test_what_is_odd_is_taken_or_refused_as_without_another_process(
+    url: str, item: Order
+) -> None:
+    """Also as a revision, and beside a good one."""
+
+    async def outcomes(store: SqliteStore) -> list[object]:
+        found: list[object] = []
+        before = Order("shop", 2)
+        odd = msgspec.structs.replace(item, number=2) if item.number == 1 else item
+        for actions in (
+            [Put(item)],
+            [Put(before)],
+            [Revise(before, odd, when=attr("status") == "new"), Put(Order("shop", 3))],
+        ):
+            try:
+                await store.transact(*actions)
+                found.append("done")
+            except StoreError as error:
+                found.append((type(error), str(error)))
+        rows = store.reader.execute('SELECT * FROM "dev-orders" ORDER BY pk, sk').fetchall()
+        return [*found, [row[:-1] for row in rows]]
+
+    async with await open_store("sqlite://:memory:", TABLES) as alone:
+        assert isinstance(alone, SqliteStore)
+        async with shared(url, TABLES) as store:
+            assert await outcomes(store) == await outcomes(alone)
+            assert store.is_shared
+
+
+async def test_a_transaction_is_not_larger_for_another_process(url: str) -> None:
+    notes = [Parcel(f"{n}", "x" * 390_000) for n in range(11)]
+    async with shared(url, TABLES) as store:
+        with pytest.raises(InvalidRequest, match="4 MB"):
+            await store.transact(*map(Put, notes))
+        await store.transact(*map(Put, notes[:10]))
+        assert await store.batch_get([key_of(note) for note in notes]) == [*notes[:10], None]
 
 
 async def test_whoever_comes_after_it_ended_takes_its_place(url: str, meeting: Meeting) -> None:

@@ -264,11 +264,9 @@ class SqliteStore(Store):
 
     async def _transact(self, writes: list[Write], token: str | None) -> None:
         now = self.now()
-        if self._link is not None and self._link.ready and token is None:
-            for write in writes:
-                self._layout(write.key.spec.table)
-            if await self._link.write(writes, now, self._layouts):
-                return
+        link = self._link if token is None else None
+        if link is not None and link.ready and await link.write(writes, now, self._layout):
+            return
         planned = [self._layout(write.key.spec.table).planned(write, now) for write in writes]
         check_bytes(planned)
         job = partial(self._rows.transact, planned, token, now, self._cancelled)

@@ -19,7 +19,7 @@ from waystation.store.sqlite.schema import Planned
 from waystation.store.sqlite.transactions import RevisionOverdue, is_all_in_its_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from waystation.store.sqlite.schema import Layout
     from waystation.store.tables import Table
@@ -87,7 +87,7 @@ def _name(spec: Spec) -> tuple[str, int]:
 
 
 def packed_transaction(
-    number: int, now: int, writes: Sequence[Write], layouts: Mapping[str, Layout]
+    number: int, now: int, writes: Sequence[Write], layout_of: Callable[[Table], Layout]
 ) -> bytes:
     """A transaction for another process; what cannot be sent raises one of `UNUSUAL`."""
     sent, planned = [], []
@@ -96,7 +96,7 @@ def packed_transaction(
         if brief is not None:
             sent.append(brief)
         else:
-            each = layouts[write.key.spec.table.name].planned(write, now)
+            each = layout_of(write.key.spec.table).planned(write, now)
             needed = each.was is None and not is_all_in_its_row(each, write)
             each.write = _packed(write) if needed else None
             planned.append(each)

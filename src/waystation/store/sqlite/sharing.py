@@ -20,7 +20,7 @@ from waystation.store.sqlite.messages import UNUSUAL, Reader, packed_transaction
 from waystation.store.sqlite.transactions import check_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from waystation.store.actions import Write
     from waystation.store.sqlite.schema import Layout
@@ -153,12 +153,14 @@ class Link(asyncio.Protocol):
     def ready(self) -> bool:
         return self.open and not (self._full or self._closed)
 
-    async def write(self, writes: Sequence[Write], now: int, layouts: Mapping[str, Layout]) -> bool:
+    async def write(
+        self, writes: Sequence[Write], now: int, layout_of: Callable[[Table], Layout]
+    ) -> bool:
         """Have a transaction written; False when it is not, and one must do it oneself."""
         self._number = self._number % 0xFFFF_FFFF + 1
         number = self._number
         try:
-            packed = packed_transaction(number, now, writes, layouts)
+            packed = packed_transaction(number, now, writes, layout_of)
         except UNUSUAL:
             return False
         future: asyncio.Future[bool] = self._loop.create_future()
@@ -238,7 +240,9 @@ class Clerk:
         try:
             planned = self._reader.planned(asked)
             check_bytes(planned)
-        except StoreError:
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("a transaction of another process makes no sense")
             answer(_REFUSED + number)
             return
         job = partial(self._rows.transact, planned, None, asked.now, _refusal)
