@@ -39,15 +39,15 @@ class _Sent(msgspec.Struct, array_like=True, gc=False):
     """A write as its item after it, and before it if it is a revision."""
 
     spec: tuple[str, int]
-    pk: str
-    sk: str | None
+    pk: Any
+    sk: Any
     items: list[Any]
 
 
 class _Received(msgspec.Struct, array_like=True, gc=False):
     spec: tuple[str, int]
-    pk: str
-    sk: str | None
+    pk: Any
+    sk: Any
     items: list[msgspec.Raw]
 
 
@@ -111,14 +111,14 @@ def _brief(write: Write, now: int) -> _Sent | None:
     if item is not None:
         if write.condition is not None or not spec.packing.travels(item):
             return None
-        return _Sent(_name(spec), key.pk, key.sk, [item])  # type: ignore[arg-type]
+        return _Sent(_name(spec), key.pk, key.sk, [item])
     if write.revision is None:
         return None
     before, after = write.revision
     if spec.is_past(before, now) or not holds_unless_changed(write):
         return None
     items = spec.packing.without_apart(after, before)
-    return None if items is None else _Sent(_name(spec), key.pk, key.sk, items)  # type: ignore[arg-type]
+    return None if items is None else _Sent(_name(spec), key.pk, key.sk, items)
 
 
 def _packed(write: Write) -> _Packed:
