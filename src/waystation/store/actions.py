@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -20,7 +21,8 @@ from waystation.store.expressions import (
     check_length,
     roots,
 )
-from waystation.store.spec import check_index_keys
+from waystation.store.items import Item
+from waystation.store.spec import Key, check_index_keys
 from waystation.store.updates import (
     Add,
     Assign,
@@ -31,14 +33,10 @@ from waystation.store.updates import (
     is_by_itself,
     set_if_absent,
 )
-from waystation.store.values import check_depth
+from waystation.store.values import RawItem, check_depth
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from waystation.store.items import Item
-    from waystation.store.spec import IndexTemplates, Key, Spec
-    from waystation.store.values import RawItem
+    from waystation.store.spec import IndexTemplates, Spec
 
 I_co = TypeVar("I_co", bound="Item", covariant=True)
 
@@ -107,73 +105,53 @@ class Revise(Generic[I_co]):
 Action = Put[Any] | Update[Any] | Delete[Any] | Check[Any] | Revise[Any]
 
 
-class Write:
+class Write(msgspec.Struct, eq=False, gc=False):
     """An action with attribute names for field names, checked as far as it can be beforehand.
 
     A put has the typed item as its `source`, and what is stored for it as its `item` once
     somebody asks. A `revision` has the item before and after it, and its `changes` likewise.
     """
 
-    __slots__ = (
-        "_avoids",
-        "_changes",
-        "_item",
-        "condition",
-        "creates",
-        "key",
-        "kind",
-        "like",
-        "makes",
-        "packed",
-        "place",
-        "revision",
-        "source",
-        "state",
-        "was",
-    )
+    kind: Literal["put", "update", "delete", "check"]
+    key: Key[Any]
+    condition: Condition | None
+    given: tuple[Edit, ...] = ()
+    """What an update changes, unless it is a revision."""
 
-    def __init__(
-        self,
-        kind: Literal["put", "update", "delete", "check"],
-        key: Key[Any],
-        condition: Condition | None,
-        *,
-        changes: tuple[Edit, ...] = (),
-        source: Item | None = None,
-        creates: bool = False,
-        revision: tuple[Item, Item] | None = None,
-    ) -> None:
-        self.kind = kind
-        self.creates = creates
-        """Whether the write makes an item of nothing."""
-        self.key = key
-        self.place = key.place
-        self.condition = condition
-        self.source = source
-        self.revision = revision
-        self._changes = changes if revision is None else None
-        self._item: RawItem | None = None
-        self._avoids: bool | None = None
-        self.packed: Any = None
-        """How another process gets it, once one has."""
+    source: Item | None = None
+    creates: bool = False
+    """Whether the write makes an item of nothing."""
 
-        self.like: tuple[Write, Sequence[int]] | None = None
-        """The update that it is like, but for these numbers and its condition."""
+    revision: tuple[Item, Item] | None = None
+    makes: Item | None = None
+    """The caller's own item that this makes."""
 
-        self.makes = source
-        """The caller's own item that this makes."""
+    packed: Any = None
+    """How another process gets it, once one has."""
 
-        self.state: bytes | None = None
-        """How an engine has packed that, once one has."""
+    like: tuple[Write, Sequence[int]] | None = None
+    """The update that it is like, but for these numbers and its condition."""
 
-        self.was: bytes | None = None
-        """How it has packed what a revision begins with, where that is known."""
+    state: bytes | None = None
+    """How an engine has packed that, once one has."""
+
+    was: bytes | None = None
+    """How it has packed what a revision begins with, where that is known."""
+
+    _changes: tuple[Edit, ...] | None = None
+    _item: RawItem | None = None
+    _avoids: bool | None = None
+
+    @property
+    def place(self) -> tuple[str, Any, Any]:
+        return self.key.place
 
     @property
     def changes(self) -> tuple[Edit, ...]:
         """What an update changes."""
+        if self.revision is None:
+            return self.given
         if self._changes is None:
-            assert self.revision is not None
             self._changes = _differences(*self.revision)
         return self._changes
 
@@ -231,7 +209,7 @@ def like(template: Write, sums: Sequence[int], condition: Condition | None) -> W
         "update",
         template.key,
         condition,
-        changes=(*adds, *template.changes[len(sums) :]),
+        given=(*adds, *template.changes[len(sums) :]),
         creates=template.creates,
     )
     write.like = template, sums
@@ -251,7 +229,7 @@ def prepare(action: Action | Write) -> Write:
     if isinstance(action, Update):
         changes = _resolve_changes(spec, action, condition)
         creates = evaluate.creates(action.changes)
-        return Write("update", action.key, condition, changes=changes, creates=creates)
+        return Write("update", action.key, condition, given=changes, creates=creates)
     return Write("check" if isinstance(action, Check) else "delete", action.key, condition)
 
 
@@ -264,7 +242,7 @@ def prepare_put(item: Item, when: Condition | None) -> Write:
         written = attr(spec.version) == seen if seen else absent()
         unchanged = written.resolve(spec)
         condition = unchanged if condition is None else condition & unchanged
-    return Write("put", spec.key_of(item), condition, source=item, creates=True)
+    return Write("put", spec.key_of(item), condition, source=item, creates=True, makes=item)
 
 
 def _prepare_revision(action: Revise[Any]) -> Write:
@@ -279,10 +257,9 @@ def _prepare_revision(action: Revise[Any]) -> Write:
     spec.check_index_fields(after)
     if not spec.packing.fits(after):
         spec.encode(key, after)  # which says what is wrong with it
-        return Write("update", key, condition, changes=_differences(before, after))
+        return Write("update", key, condition, given=_differences(before, after))
     copies = msgspec.structs.replace(before), msgspec.structs.replace(after)
-    write = Write("update", key, condition, revision=copies)
-    write.makes = after
+    write = Write("update", key, condition, revision=copies, makes=after)
     if since is not None and since.makes is before:
         write.was = since.state
     return write

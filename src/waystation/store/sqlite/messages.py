@@ -180,7 +180,7 @@ class Reader:
     def _unpacked(self, packed: _Packed) -> Write:
         if isinstance(packed, bytes):
             kind, key, condition, changes, creates = self._unpickled(packed)
-            return Write(kind, key, condition, changes=changes, creates=creates)
+            return Write(kind, key, condition, given=changes, creates=creates)
         template, sums, condition = packed
         when = None if condition is None else self._unpickled(condition)
         return like(self._unpacked(template), sums, when)
