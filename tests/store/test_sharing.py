@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from tests.contract.model import TABLES, Counter, Order, Parcel, Thing
+from tests.contract.model import TABLES, Counter, Parcel, Thing
 from tests.support.sharing import shared, until_shared, writing
 from waystation.errors import (
     InvalidRequest,
@@ -189,71 +192,80 @@ async def test_one_that_finds_no_files_left_comes_again(
             await add_one(store)
 
 
-async def test_large_items_are_revised_as_quickly_as_small_ones(url: str) -> None:
-    """Another process that writes refuses what is not as it was expected, and with it whatever is
-    written at the same time."""
-    refused: list[StoreError] = []
-
-    def noted(found: asyncio.Future[Any]) -> bool:
-        if (error := found.exception()) is not None:
-            assert isinstance(error, StoreError)
-            refused.append(error)
-        return failed(found)
-
-    failed = sharing._failed
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharing, "_failed", noted)
-        async with shared(url, tables_of(SYSTEMS)) as store:
-            event = own_event("src_1", "usr_1", "large", "x" * 200_000, 1_800_000_000.0)
-            await store.transact(Put(event))
-            for n in range(3):
-                after = msgspec.structs.replace(event, revision=n + 1)
-                await store.transact(Revise(event, after, when=attr("revision") == n))
-                event = after
-            assert await store.get(key_of(event)) == event
-    assert not refused
-
-
-ODD: dict[str, Order] = {
-    "a text that is a number": Order("shop", 1, status=5),  # type: ignore[arg-type]
-    "a number that is a text": Order("shop", "1"),  # type: ignore[arg-type]
-    "half a character": Order("shop", 1, status="\ud800"),
-    "too large a number": Order("shop", 1, total=2**80),
-    "far too large a number": Order("shop", 1, total=10**40),
-    "an empty index key": Order("shop", 1, status=""),
-    "too much": Order("shop", 1, placed="x" * 500_000),
-    "nothing unusual": Order("shop", 1, placed="2026"),
+ODD: dict[str, dict[str, Any]] = {
+    "a text that is a number": {"state": 5},
+    "a text that is a fraction": {"state": Decimal("5.5")},
+    "a text that is a date": {"state": date(2026, 1, 1)},
+    "a text that is an id": {"state": UUID(int=1)},
+    "half a character": {"state": "\ud800"},
+    "half a character apart": {"text": "\ud800"},
+    "a number that is a text": {"expires_at": "5"},
+    "a large number": {"expires_at": 2**80},
+    "too large a number": {"expires_at": 10**40},
+    "too much": {"state": "x" * 500_000},
+    "too much apart": {"text": "x" * 500_000},
+    "nothing unusual": {"state": "new", "text": "hello"},
 }
 
 
-@pytest.mark.parametrize("item", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
 async def test_what_is_odd_is_taken_or_refused_as_without_another_process(
-    url: str, item: Order
+    url: str, fields: dict[str, Any]
 ) -> None:
-    """Also as a revision, and beside a good one."""
+    """By itself, and as a revision beside a good one."""
 
     async def outcomes(store: SqliteStore) -> list[object]:
         found: list[object] = []
-        before = Order("shop", 2)
-        odd = msgspec.structs.replace(item, number=2) if item.number == 1 else item
+        before = Parcel("b", text=fields.get("text"))
+        after = Parcel("b", **fields)
         for actions in (
-            [Put(item)],
+            [Put(Parcel("a", **fields))],
             [Put(before)],
-            [Revise(before, odd, when=attr("status") == "new"), Put(Order("shop", 3))],
+            [Revise(before, after, when=attr("state") == ""), Put(Parcel("c"))],
         ):
             try:
                 await store.transact(*actions)
                 found.append("done")
             except StoreError as error:
                 found.append((type(error), str(error)))
-        rows = store.reader.execute('SELECT * FROM "dev-orders" ORDER BY pk, sk').fetchall()
-        return [*found, [row[:-1] for row in rows]]
+        read = store.reader.execute
+        rows = read('SELECT pk, sk, body, expires, large FROM "dev-parcels" ORDER BY pk').fetchall()
+        return [*found, rows, read('SELECT * FROM "dev-parcels.apart"').fetchall()]
 
     async with await open_store("sqlite://:memory:", TABLES) as alone:
         assert isinstance(alone, SqliteStore)
         async with shared(url, TABLES) as store:
             assert await outcomes(store) == await outcomes(alone)
             assert store.is_shared
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each transaction was written by another process."""
+    written: list[bool] = []
+    write = sharing.Link.write
+
+    async def noted(link: sharing.Link, *given: Any) -> bool:
+        done = await write(link, *given)
+        written.append(done)
+        return done
+
+    monkeypatch.setattr(sharing.Link, "write", noted)
+    return written
+
+
+@pytest.mark.parametrize("size", [1, 200_000], ids=["small", "large"])
+async def test_puts_and_revisions_are_left_to_it(url: str, answers: list[bool], size: int) -> None:
+    """What it refuses comes back with whatever is written at the same time."""
+    async with shared(url, tables_of(SYSTEMS)) as store:
+        event = own_event("src_1", "usr_1", "sized", "x" * size, 1_800_000_000.0)
+        await store.transact(Put(event))
+        for n in range(3):
+            after = msgspec.structs.replace(event, revision=n + 1)
+            await store.transact(Revise(event, after, when=attr("revision") == n))
+            event = after
+        assert await store.get(key_of(event)) == event
+    assert answers == [True] * 4
 
 
 async def test_a_transaction_is_not_larger_for_another_process(url: str) -> None:

@@ -126,14 +126,14 @@ class Write(msgspec.Struct, eq=False, gc=False):
     makes: Item | None = None
     """The caller's own item that this makes."""
 
+    state: bytes | None = None
+    """How an engine has packed that, once one has."""
+
     packed: Any = None
     """How another process gets it, once one has."""
 
     like: tuple[Write, Sequence[int]] | None = None
     """The update that it is like, but for these numbers and its condition."""
-
-    state: bytes | None = None
-    """How an engine has packed that, once one has."""
 
     was: bytes | None = None
     """How it has packed what a revision begins with, where that is known."""

@@ -34,6 +34,12 @@ _SCALARS: dict[type, type] = {
     inspect.NoneType: type(None),
     inspect.LiteralType: object,
 }
+_EMPTY: list[tuple[inspect.Type, object]] = [
+    (inspect.NoneType(), None),
+    (inspect.StrType(), ""),
+    (inspect.BytesType(), b""),
+    (inspect.IntType(), 0),
+]
 _COMBINATIONS = 1000
 _UNUSUAL = (OverflowError, UnicodeEncodeError, TypeError)
 """What packing raises where something in an item is unusual or wrong."""
@@ -57,8 +63,9 @@ class Packing:
         self._plain = _is_uniform(spec) and all(map(_is_plain, types))
         self._fields = _FieldTypes(types)
         large = [field for field, name in spec.names.items() if name in spec.table.apart]
-        empty = {field.encode_name: _empty(field.type) for field in info.fields}
-        self._nothing = {field: empty[spec.names[field]] for field in large}
+        empty = {field.name: _empty(field.type) for field in info.fields if field.name in large}
+        self._nothing = {field: values[0] for field, values in empty.items() if values}
+        self._can_lack_apart = len(self._nothing) == len(large)
         self._large = _packer(spec, large) if large else None
         self._values_apart = attrgetter(*large) if large else None
         self._state = _state_packer(spec, [f for f in spec.names if f not in large])
@@ -95,18 +102,18 @@ class Packing:
             return None
 
     def travels(self, item: Item) -> bool:
-        """Whether another process may pack an item that it gets as it is."""
-        return self._plain and type(item) is self._spec.item
+        """Whether another process gets an item as it is."""
+        return type(item) is self._spec.item and self.fits(item)
 
     def without_apart(self, after: Item, before: Item) -> list[Item] | None:
-        """What another process needs of an item after and before a change, unless what is apart
-        has changed."""
+        """What another process needs of an item after and before a change; None where what is
+        apart has changed, or they do not travel."""
         if not (self.travels(after) and self.travels(before)):
             return None
         apart = self._values_apart
         if apart is None:
             return [after, before]
-        if apart(before) != apart(after):
+        if not self._can_lack_apart or apart(before) != apart(after):
             return None
         replace, nothing = msgspec.structs.replace, self._nothing
         return [replace(after, **nothing), replace(before, **nothing)]
@@ -226,11 +233,10 @@ def _is_plain(info: inspect.Type) -> bool:
     return isinstance(info, tuple(_SCALARS))
 
 
-def _empty(info: inspect.Type) -> object:
-    """A small value of a plain type."""
-    if isinstance(info, inspect.UnionType) and info.includes_none:
-        return None
-    return next((kind() for one, kind in _SCALARS.items() if isinstance(info, one)), None)
+def _empty(info: inspect.Type) -> list[object]:
+    """Small values of a type, if there are some that it is sure to allow."""
+    types = info.types if isinstance(info, inspect.UnionType) else [info]
+    return [value for kind, value in _EMPTY if kind in types]
 
 
 def _python_types(info: inspect.Type) -> frozenset[type]:

@@ -144,12 +144,16 @@ class Worker:
     def is_at(self, event_id: str) -> bool:
         """Whether this process works on an event's deliveries."""
         held = self.parcels.get(event_id)
-        at_it = held is not None and bool(held.rowless) and not held.abandoned
+        at_it = held is not None and bool(held.rowless) and not self._is_over(held)
         return at_it or event_id in self.processing or event_id in self.taking
 
+    def _is_over(self, parcel: Parcel) -> bool:
+        """Whether what is still under way of it is no reason to leave its event alone."""
+        return parcel.abandoned and (parcel.event.due_at or 0) <= self._tools.now()
+
     async def process(self, event: Event) -> None:
-        """Create an event's deliveries, as far as nobody has, and begin with them. Whoever read it
-        while this process took it sees a claim of our own in it: that is not one to go on from."""
+        """Create an event's deliveries, as far as nobody has, and begin with them. A task that read
+        the event while another one took it sees our own claim, and must not act on it."""
         if self.is_at(event.event_id):
             return
         self.taking.add(event.event_id)

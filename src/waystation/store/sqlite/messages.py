@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.store.actions import Write, holds_unless_changed, like
+from waystation.store.actions import Write, like
 from waystation.store.spec import Key, Spec
 from waystation.store.sqlite.schema import Planned
-from waystation.store.sqlite.transactions import RevisionOverdue, is_all_in_its_row
+from waystation.store.sqlite.transactions import LeftToSender, is_all_in_its_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,33 +92,31 @@ def packed_transaction(
     """A transaction for another process; what cannot be sent raises one of `UNUSUAL`."""
     sent, planned = [], []
     for write in writes:
-        brief = _brief(write, now)
+        layout = layout_of(write.key.spec.table)
+        brief = _brief(layout, write, now)
         if brief is not None:
             sent.append(brief)
         else:
-            each = layout_of(write.key.spec.table).planned(write, now)
+            each = layout.planned(write, now)
             needed = each.was is None and not is_all_in_its_row(each, write)
             each.write = _packed(write) if needed else None
             planned.append(each)
     return _encode((number, now, sent, planned))
 
 
-def _brief(write: Write, now: int) -> _Sent | None:
+def _brief(layout: Layout, write: Write, now: int) -> _Sent | None:
+    """A write as its items; None if it cannot travel so."""
     key, item = write.key, write.source
     spec = key.spec
-    if spec.table.stream is True:
+    if write.revision is not None and layout.is_quick(write, now):
+        before, after = write.revision
+        items = spec.packing.without_apart(after, before)
+        return None if items is None else _Sent(_name(spec), key.pk, key.sk, items)
+    if item is None or write.condition is not None or spec.table.stream is True:
         return None
-    if item is not None:
-        if write.condition is not None or not spec.packing.travels(item):
-            return None
-        return _Sent(_name(spec), key.pk, key.sk, [item])
-    if write.revision is None:
+    if not spec.packing.travels(item):
         return None
-    before, after = write.revision
-    if spec.is_past(before, now) or not holds_unless_changed(write):
-        return None
-    items = spec.packing.without_apart(after, before)
-    return None if items is None else _Sent(_name(spec), key.pk, key.sk, items)
+    return _Sent(_name(spec), key.pk, key.sk, [item])
 
 
 def _packed(write: Write) -> _Packed:
@@ -154,7 +152,7 @@ class Reader:
         return _decode(packed)
 
     def planned(self, asked: _Transaction) -> list[Planned]:
-        """The writes of a transaction; RevisionOverdue where only who sent it can tell."""
+        """The writes of a transaction; LeftToSender where only its sender can do them."""
         planned = [self._worked_out(each, asked.now) for each in asked.sent]
         for each in asked.planned:
             if each.write is not None:
@@ -166,7 +164,7 @@ class Reader:
         try:
             items = [spec.packing.arrived(item) for item in received.items]
         except msgspec.ValidationError as error:
-            raise RevisionOverdue("it is not what its type says") from error
+            raise LeftToSender("it is not what its type says") from error
         layout = self._layouts[spec.table.name]
         key: Key[Any] = Key(spec, received.pk, received.sk)
         if len(items) == 1:
@@ -174,7 +172,7 @@ class Reader:
             return Planned(spec.table.name, layout.key(key), None, layout.put_row(write))
         revised = layout.revised(key, items[1], items[0], None)
         if revised is None:
-            raise RevisionOverdue("it is too unusual to be packed at once")
+            raise LeftToSender("it is too unusual to be packed at once")
         return revised
 
     def _unpacked(self, packed: _Packed) -> Write:

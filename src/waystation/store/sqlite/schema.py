@@ -207,17 +207,21 @@ class Layout:
         if write.revision is None:
             row = None if write.source is None else self.put_row(write)
             return Planned(table, key, write, row)
-        before, after = write.revision
-        if write.key.spec.is_past(before, now) or self.table.stream is True:
+        if not self.is_quick(write, now):
             return Planned(table, key, write)
-        if not holds_unless_changed(write):
-            return Planned(table, key, write)
-        revised = self.revised(write.key, before, after, write.was)
+        revised = self.revised(write.key, *write.revision, write.was)
         if revised is None:
             return Planned(table, key, write)
         assert revised.row is not None
         revised.write, write.state = write, revised.row[2]
         return revised
+
+    def is_quick(self, write: Write, now: int) -> bool:
+        """Whether a revision is sure to be done if the item lies as it was read."""
+        assert write.revision is not None
+        if self.table.stream is True or write.key.spec.is_past(write.revision[0], now):
+            return False
+        return holds_unless_changed(write)
 
     def revised(
         self, key: Key[Any], before: Item, after: Item, was: bytes | None

@@ -50,8 +50,8 @@ Step = tuple["Layout", "Write | None", Found, "Row | None", bool]
 without what is apart."""
 
 
-class RevisionOverdue(StoreError):
-    """What a revision without its write is about has changed: only the write says what then."""
+class LeftToSender(StoreError):
+    """Another process has sent too little to do this here: it does it itself."""
 
 
 def check_bytes(planned: Sequence[Planned]) -> None:
@@ -133,7 +133,7 @@ class RowWrites:
             layout = self.layouts[each.table]
             if write is None or (each.was is not None and body == each.was):
                 if body != each.was:
-                    raise RevisionOverdue("somebody else has changed it")
+                    raise LeftToSender("somebody else has changed it")
                 failures.append(None)
                 steps.append((layout, write, _UNREAD, each.row, each.was is not None))
                 continue
