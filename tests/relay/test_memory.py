@@ -492,8 +492,9 @@ async def test_a_patience_that_another_service_wrote_is_bounded(
     assert (await hub.statuses(await hub.sent(source)))[0] == "delivered"
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["written", "not yet known to be written"])
 async def test_an_event_that_is_taken_while_it_is_looked_up_is_processed_once(
-    clock: ManualClock, receiver: Receiver
+    clock: ManualClock, receiver: Receiver, answered: bool
 ) -> None:
     """A timer and the queue may lead to an event at the same time, and a read may take long."""
     async with hub_at(clock, systems=relay_on(store=Faults)) as hub:
@@ -501,21 +502,34 @@ async def test_an_event_that_is_taken_while_it_is_looked_up_is_processed_once(
         await hub.connect(source, receiver.url)
         event_id = await stranded(hub, source)
         event = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items[0]
-        looking, taken = asyncio.Event(), asyncio.Event()
+        looking, taken, written, heard = (asyncio.Event() for _ in range(4))
         receiver.gate = asyncio.Event()
 
-        async def slow(get: Any, key: Any) -> Any:
+        async def slow_read(get: Any, key: Any) -> Any:
             looking.set()
             await taken.wait()
             return await get(key)
 
+        async def slow_answer(write: Any, *given: Any) -> None:
+            await write(*given)
+            written.set()
+            await heard.wait()
+
         store: Any = hub.relay.store
-        store.around["get"] = slow
+        store.around["get"] = slow_read
         hub.worker.look(source)
         await looking.wait()
-        del store.around["get"]
-        await hub.worker.process(event)
+        store.around = {"write_together": slow_answer}
+        taking = asyncio.create_task(hub.worker.process(event))
+        await written.wait()
+        if answered:
+            heard.set()
+            await taking
         taken.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        heard.set()
+        await taking
         await arrived(receiver, 1)
         receiver.gate.set()
         await hub.settle()
