@@ -24,7 +24,7 @@ from waystation.errors import (
 from waystation.patterns import Tally, WriteBatches
 from waystation.relay.states import own_event
 from waystation.seam import tables_of
-from waystation.store import Put, Revise, Update, add, attr, exists, key_of, open_store
+from waystation.store import Put, Revise, Update, add, attr, key_of, open_store
 from waystation.store.sqlite import SqliteStore, sharing
 from waystation.systems import SYSTEMS
 
@@ -222,7 +222,7 @@ async def test_what_is_odd_is_taken_or_refused_as_without_another_process(
             [Put(Parcel("a", **fields))],
             [Put(before)],
             [Revise(before, after, when=attr("state") == ""), Put(Parcel("c"))],
-            [Revise(Parcel("c"), Parcel("c", text="apart"), when=exists())],
+            [Revise(Parcel("c"), Parcel("c", text="apart"), when=attr("state") == "")],
         ):
             try:
                 await store.transact(*actions)
