@@ -534,3 +534,18 @@ async def test_an_event_that_is_taken_while_it_is_looked_up_is_processed_once(
         receiver.gate.set()
         await hub.settle()
         assert len(receiver.got) == 1
+
+
+async def test_what_is_under_way_is_not_begun_again_while_its_claim_lasts(
+    hub: Hub, receiver: Receiver
+) -> None:
+    """Also where another delivery of its event came to nothing."""
+    _, [event_id] = await held_up(hub, receiver, 1)
+    [parcel] = hub.worker.parcels.values()
+    parcel.abandoned = True
+    [event] = (await hub.relay.store.query(Event.query(event_id, index="GSI1"))).items
+    await hub.worker.process(event)
+    assert receiver.gate is not None
+    receiver.gate.set()
+    await hub.settle()
+    assert len(receiver.got) == 1
