@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.faults import Faults
-from waystation.errors import ItemTooLarge, Overloaded, TransactionCancelled
-from waystation.patterns import Record, Tally, Timer, WriteBatches
+from waystation.errors import InvalidRequest, ItemTooLarge, Overloaded, TransactionCancelled
+from waystation.patterns import Record, Tally, Timer, WriteBatches, batches
 from waystation.seam import tables_of
 from waystation.store import Put, absent, attr, open_store
 from waystation.systems import SYSTEMS
@@ -121,6 +121,32 @@ async def test_one_entry_that_is_too_large_does_not_harm_the_others(
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes].count(ItemTooLarge) == 1
     assert await stored(store, name, 5) == 5
+
+
+async def test_a_counter_that_makes_no_sense_does_not_harm_the_others(
+    store: Store, name: str
+) -> None:
+    nonsense = [Tally(key=Record.key("tally", name), adds={"fence": 1}, sets={"nothing": 1})]
+    good = [counting(name)]
+    batches = WriteBatches(store)
+    writes = [
+        batches.write("line", [Put(item(name, n))], nonsense if n < 2 else good) for n in range(5)
+    ]
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [isinstance(outcome, InvalidRequest) for outcome in outcomes] == [True] * 2 + [False] * 3
+    assert await total(store, name) == 3
+
+
+async def test_nothing_is_kept_of_moments_that_have_passed(store: Store, name: str) -> None:
+    """What says when an item was last counted differs from second to second."""
+    lines, kept = WriteBatches(store), len(batches._templates)  # there is no other way to see it
+    for at in range(20):
+        last: dict[str, object] = {"expires_at": 4_000_000_000 + at}
+        tally = Tally(key=Record.key("tally", name), adds={"fence": 1}, sets=last)
+        puts = [Put(item(name, 2 * at + n)) for n in range(2)]
+        await asyncio.gather(*(lines.write("line", [put], [tally]) for put in puts))
+    assert await total(store, name) == 40
+    assert len(batches._templates) == kept
 
 
 async def test_a_counter_with_a_limit_lets_in_exactly_so_many(store: Store, name: str) -> None:

@@ -73,6 +73,10 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
     defaults: dict[str, object] = msgspec.field(default_factory=dict)
     when: Callable[[dict[str, int]], Condition] | None = None
     prepared: Write | None = None
+    template: Write | None = None
+    """What it is like, but for its sums. What it sets is often of a moment: then nobody but its
+    multiples has the same."""
+
     multiples: dict[int, Tally] = msgspec.field(default_factory=dict)
 
     def merged(self, other: Tally) -> Tally:
@@ -94,6 +98,7 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
         multiple = self.multiples.get(number)
         if multiple is None:
             adds = {field: each * number for field, each in self.adds.items()}
+            self._take_template()
             multiple = msgspec.structs.replace(self, adds=adds, prepared=None, multiples={})
             if number <= _MOST_MULTIPLE:
                 self.multiples[number] = multiple
@@ -102,14 +107,20 @@ class Tally(msgspec.Struct, kw_only=True, gc=False):
     def write(self) -> Write:
         """The update, also prepared once. Most differ from others in their sums only."""
         if self.prepared is None:
-            shape = (self.key.place, *self.adds, *self.sets.items(), *self.defaults.items())
-            template = _templates.get(shape)
-            if template is None:
-                template = _templates[shape] = prepare(self._action())
             condition = self.when(self.adds) if self.when else None
             sums = [n for field, n in self.adds.items() if field not in self.sets]
-            self.prepared = with_sums(template, sums, condition)
+            self.prepared = with_sums(self._take_template(), sums, condition)
         return self.prepared
+
+    def _take_template(self) -> Write:
+        if self.template is None and self.sets:
+            self.template = prepare(self._action())
+        elif self.template is None:
+            shape = (self.key.place, *self.adds, *self.defaults.items())
+            self.template = _templates.get(shape)
+            if self.template is None:
+                self.template = _templates[shape] = prepare(self._action())
+        return self.template
 
     def _action(self) -> Update[Any]:
         added = self.adds.items()  # what is set in the same batch wins over what is added
@@ -299,9 +310,9 @@ class WriteBatches:
 
     async def _commit(self, batch: list[_Entry]) -> None:
         while batch:
-            tallies = _summed(batch)
             writes = [write for entry in batch for write in entry.actions]
             try:
+                tallies = _summed(batch)
                 writes += [tally.write() for tally in tallies]
                 await self._store.write_together(*writes)
             except TransactionCancelled as error:

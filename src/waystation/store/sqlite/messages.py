@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNUSUAL = (TypeError, OverflowError, UnicodeEncodeError, RecursionError, pickle.PicklingError)
 """What packing raises where something cannot be sent as it is."""
 
-_MOST_KEPT = 4_096
+_MOST_KEPT = 512
 _MOST_REMEMBERED = 4_096
 """Bytes of a write that may come again."""
 
