@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MARK = b'"sent":'
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_TAKEN = b"HTTP/1.1 200"
+
+
+def _end(data: bytes) -> int:
+    """Where the message that `data` begins with ends; 0 if that is not known yet."""
+    head = data.find(b"\r\n\r\n")
+    if head < 0:
+        return 0
+    length = _LENGTH.search(data, 0, head)
+    return head + 4 + (int(length[1]) if length else 0)
 
 
 class _Caller(asyncio.Protocol):
@@ -23,53 +35,78 @@ class _Caller(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._answer: asyncio.Future[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport  # uvloop's is not asyncio's
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        head = self._buffer[:end].lower()
-        length = int(head.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
-        if len(self._buffer) >= end + 4 + length:
-            answer, self._buffer = self._buffer, b""
-            assert self._answer is not None
-            self._answer.set_result(answer)
+        self._buffer = data = self._buffer + data if self._buffer else data
+        if 0 < _end(data) <= len(data):
+            self._buffer = b""
+            self.answered(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.failed(ConnectionError("the server hung up"))
+
+    def answered(self, answer: bytes) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        raise NotImplementedError
+
+
+class _Repeating(_Caller):
+    """Sends the next request as soon as it has its answer, without a task: what it costs is taken
+    from the server, with which it shares the machine."""
+
+    def __init__(self, send: Callable[[_Repeating], None], done: asyncio.Future[None]) -> None:
+        super().__init__()
+        self._send = send
+        self._done = done
+
+    def answered(self, answer: bytes) -> None:
+        if answer.startswith(_TAKEN):
+            self._send(self)
+        else:
+            self.failed(RuntimeError(answer[:500].decode()))
+
+    def failed(self, error: Exception) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+
+class _Single(_Caller):
+    """Requests that somebody waits for."""
+
+    _answer: asyncio.Future[bytes] | None = None
+
+    def answered(self, answer: bytes) -> None:
+        assert self._answer is not None
+        self._answer.set_result(answer)
+
+    def failed(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError("the server hung up"))
+            self._answer.set_exception(error)
 
     async def call(self, request: bytes) -> bool:
         """Whether it was taken; a server may say that it has too much to do."""
         self._answer = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         answer = await self._answer
-        if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")):
+        if not answer.startswith((_TAKEN, b"HTTP/1.1 503")):
             raise RuntimeError(answer[:500].decode())
-        return answer.startswith(b"HTTP/1.1 200")
+        return answer.startswith(_TAKEN)
+
+
+def _head(path: str, length: int, headers: str = "") -> str:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"{headers}Content-Length: {length}\r\n\r\n"
+    )
 
 
 def request(path: str, body: bytes, headers: str = "") -> bytes:
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"{headers}Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-def stamped(size: int) -> bytes:
-    """A body of about so many bytes that says when it was sent."""
-    return b'{"sent":%.6f,"text":"' % time.monotonic() + b"x" * (size - 40) + b'"}'
-
-
-async def _connect(port: int) -> _Caller:
-    _, caller = await asyncio.get_running_loop().create_connection(_Caller, "127.0.0.1", port)
-    return caller
+    return _head(path, len(body), headers).encode() + body
 
 
 Make = Callable[[], bytes]
@@ -77,27 +114,51 @@ Make = Callable[[], bytes]
 
 
 def plain(path: str, size: int) -> Make:
-    return lambda: request(path, stamped(size))
+    """Requests with bodies of about so many bytes, which say when they were sent."""
+    text = b',"text":"' + b"x" * (size - 40) + b'"}'
+    stamp = b"{" + _MARK + b"%17.6f"
+    head = _head(path, len(stamp % 0.0) + len(text)).encode() + stamp
+    return lambda: head % time.monotonic() + text
 
 
 async def closed_loop(port: int, make: Make, connections: int, count: int) -> float:
     """Requests per second when every connection sends the next as soon as it has its answer."""
-    callers = [await _connect(port) for _ in range(connections)]
-    left = count
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    unsent = unanswered = count
 
-    async def send(caller: _Caller) -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            if not await caller.call(make()):
-                raise RuntimeError("the server is overloaded")
+    def send(caller: _Repeating) -> None:
+        nonlocal unsent
+        if unsent > 0:
+            unsent -= 1
+            caller.transport.write(make())
 
+    def send_next(caller: _Repeating) -> None:
+        nonlocal unanswered
+        unanswered -= 1
+        if not unanswered and not done.done():
+            done.set_result(None)
+        send(caller)
+
+    callers: list[_Repeating] = []
+    for _ in range(connections):
+        _, caller = await loop.create_connection(
+            lambda: _Repeating(send_next, done), "127.0.0.1", port
+        )
+        callers.append(caller)
     begun = time.perf_counter()
-    await asyncio.gather(*(send(caller) for caller in callers))
+    for caller in callers:
+        send(caller)
+    await done
     rate = count / (time.perf_counter() - begun)
     for caller in callers:
         caller.transport.close()
     return rate
+
+
+async def _connect(port: int) -> _Single:
+    _, caller = await asyncio.get_running_loop().create_connection(_Single, "127.0.0.1", port)
+    return caller
 
 
 async def open_loop(port: int, make: Make, rate: float, seconds: float) -> list[float]:
@@ -152,23 +213,17 @@ class _Receiver(asyncio.Protocol):
         self._transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:end].lower()
-            length = 0
-            if b"content-length: " in head:
-                length = int(head.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
-            if len(self._buffer) < end + 4 + length:
-                return
-            body = self._buffer[end + 4 : end + 4 + length]
-            self._buffer = self._buffer[end + 4 + length :]
+        self._buffer = data = self._buffer + data if self._buffer else data
+        while 0 < (end := _end(data)) <= len(data):
             answer = b""
-            if head.startswith(b"get"):
+            if data.startswith(b"GET"):
                 answer = json.dumps(self.took).encode()
                 self.took.clear()
-            elif _MARK in body:
-                sent = float(body.split(_MARK, 1)[1].split(b",", 1)[0])
+            elif (at := data.find(_MARK, 0, end)) >= 0:
+                at += len(_MARK)
+                sent = float(data[at : data.index(b",", at)])
                 self.took.append((time.monotonic() - sent) * 1000)
+            self._buffer = data = data[end:]
             self._transport.write(
                 b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
             )

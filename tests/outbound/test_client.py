@@ -46,6 +46,27 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used(outbound: Outb
         assert server.lines == 5
 
 
+async def test_an_answer_counts_once_its_request_has_left(outbound: Outbound) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        asking = asyncio.create_task(outbound.request("POST", url, body=b"first"))
+        line, _ = await loop.sock_accept(listener)
+        with line:
+            await loop.sock_recv(line, 65536)
+            await loop.sock_sendall(line, OK)
+            assert (await asking).ok
+            asking = asyncio.create_task(outbound.request("POST", url, body=b"second"))
+            await asyncio.sleep(0)
+            line.setblocking(True)
+            line.sendall(OK)  # in the turn of the loop in which the request was written
+            reply = await asking
+            line.settimeout(5)
+            arrived = line.recv(65536).endswith(b"second")
+    assert reply.ok == reply.sent == arrived
+
+
 FRAMINGS = {
     "chunked": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\nok\r\n0\r\nX: y\r\n\r\n",

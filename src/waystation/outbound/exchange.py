@@ -15,6 +15,8 @@ from typing import Any
 import httptools
 import msgspec
 
+from waystation.departures import departures_of
+
 MOST_HEAD = 64 * 1024
 """Bytes of a status line with its headers, interim answers included."""
 
@@ -80,6 +82,8 @@ class Exchange(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._lost = lost
         self._loop = asyncio.get_running_loop()
+        self._departures = departures_of(self._loop)
+        self._unsent = b""
         self._parser: Any = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
         self._done: asyncio.Future[None] | None = None
@@ -108,7 +112,7 @@ class Exchange(asyncio.BufferedProtocol):
             else:
                 nothing = self._fed == 0
                 text = "the connection was closed without an answer"
-                done.set_exception(NoAnswer(text, closed=nothing))
+                done.set_exception(NoAnswer(text, sent=not self._unsent, closed=nothing))
         self._lost(self)
 
     def _until_closed(self) -> bool:
@@ -145,7 +149,8 @@ class Exchange(asyncio.BufferedProtocol):
         done = self._done = self._loop.create_future()
         self._timer = self._loop.call_at(bounds.until, self._late, bounds.seconds)
         try:
-            self.transport.write(request)
+            self._unsent = request
+            self._departures.add(self._leave)
             await done
         except BaseException:
             self._keep = False
@@ -153,10 +158,16 @@ class Exchange(asyncio.BufferedProtocol):
         finally:
             self._timer.cancel()
             self._answer = self._done = None
+            self._unsent = b""
             self.used += 1
             if not self._keep or self.transport.get_write_buffer_size():
                 self.close()
         return answer
+
+    def _leave(self) -> None:
+        if self._unsent and self.open:
+            request, self._unsent = self._unsent, b""
+            self.transport.write(request)
 
     def _late(self, seconds: float) -> None:
         assert self._done is not None
@@ -187,9 +198,9 @@ class Exchange(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, count: int) -> None:
-        if self._answer is None or self._ended:
+        if self._answer is None or self._ended or self._unsent:
             self._keep = False
-            self.close()  # nobody has asked for anything
+            self.close()  # nobody has asked for anything yet
             return
         self._fed += count
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waystation.departures import departures_of
+
 if TYPE_CHECKING:
     import asyncio
 
 
 class Corked:
-    """Writes once for several calls.
+    """Writes once for several calls, and together with all other connections.
 
     Uvicorn writes the head of an answer and its body one after the other; each would be a system
     call and a packet of its own.
@@ -17,20 +19,13 @@ class Corked:
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
-        self._loop = loop
+        self._departures = departures_of(loop)
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            self._loop.call_soon(self.flush)
+            self._departures.add(self.flush)
         self._parts.append(data)
-
-    def write_now(self, data: bytes) -> None:
-        """Write what is whole in itself."""
-        if self._parts:
-            self._parts.append(data)
-        elif not self._transport.is_closing():
-            self._transport.write(data)
 
     @property
     def pending(self) -> bool:
@@ -43,7 +38,7 @@ class Corked:
     def flush(self) -> None:
         parts, self._parts = self._parts, []
         if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def close(self) -> None:
         self.flush()

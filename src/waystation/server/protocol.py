@@ -397,7 +397,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self.flow.write_paused:
                 await self._write_piece(head + body, exchange)
             elif not exchange.disconnected:
-                self._cork.write_now(head + body)
+                self._cork.write(head + body)
             return
         await self._write_piece(head, exchange)
         view = memoryview(body)
