@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+import uvloop
 
 from tests.outbound.servers import OK, Authority, Line, always, once, serving
 from waystation.outbound import Guard, Outbound
@@ -46,7 +47,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used(outbound: Outb
         assert server.lines == 5
 
 
-async def test_an_answer_counts_once_its_request_has_left(outbound: Outbound) -> None:
+async def test_what_comes_before_a_request_has_left_is_no_answer_to_it(outbound: Outbound) -> None:
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -64,7 +65,9 @@ async def test_an_answer_counts_once_its_request_has_left(outbound: Outbound) ->
             reply = await asking
             line.settimeout(5)
             arrived = line.recv(65536).endswith(b"second")
-    assert reply.ok == reply.sent == arrived
+    assert reply.sent == arrived
+    if isinstance(loop, uvloop.Loop):  # asyncio's own sends before it looks
+        assert not reply.ok
 
 
 FRAMINGS = {
