@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.faults import Faults
 from waystation.errors import InvalidRequest, ItemTooLarge, Overloaded, TransactionCancelled
-from waystation.patterns import Record, Tally, Timer, WriteBatches, batches
+from waystation.patterns import Record, Tally, Timer, WriteBatches, tallies
 from waystation.seam import tables_of
 from waystation.store import Put, absent, attr, open_store
 from waystation.systems import SYSTEMS
@@ -38,9 +38,9 @@ def counting(name: str) -> Tally:
 
 
 async def test_what_comes_at_once_is_counted_exactly(store: Store, name: str) -> None:
-    batches, tallies = WriteBatches(store), [counting(name)]
+    batches, counters = WriteBatches(store), [counting(name)]
     await asyncio.gather(
-        *(batches.write("line", [Put(item(name, n))], tallies) for n in range(250))
+        *(batches.write("line", [Put(item(name, n))], counters) for n in range(250))
     )
     assert await total(store, name) == 250
     assert await stored(store, name, 250) == 250
@@ -55,9 +55,9 @@ async def test_what_comes_at_once_takes_few_transactions(store: Store, name: str
         await call(*actions, **named)
 
     faults.around["write_together"] = transact
-    batches, tallies = WriteBatches(faults), [counting(name)]
+    batches, counters = WriteBatches(faults), [counting(name)]
     await asyncio.gather(
-        *(batches.write("line", [Put(item(name, n))], tallies) for n in range(100))
+        *(batches.write("line", [Put(item(name, n))], counters) for n in range(100))
     )
     assert len(sizes) <= 4
     assert max(sizes) <= store.most_together
@@ -139,14 +139,14 @@ async def test_a_counter_that_makes_no_sense_does_not_harm_the_others(
 
 async def test_nothing_is_kept_of_moments_that_have_passed(store: Store, name: str) -> None:
     """What says when an item was last counted differs from second to second."""
-    lines, kept = WriteBatches(store), len(batches._templates)  # there is no other way to see it
+    lines, kept = WriteBatches(store), len(tallies._templates)  # there is no other way to see it
     for at in range(20):
         last: dict[str, object] = {"expires_at": 4_000_000_000 + at}
         tally = Tally(key=Record.key("tally", name), adds={"fence": 1}, sets=last)
         puts = [Put(item(name, 2 * at + n)) for n in range(2)]
         await asyncio.gather(*(lines.write("line", [put], [tally]) for put in puts))
     assert await total(store, name) == 40
-    assert len(batches._templates) == kept
+    assert len(tallies._templates) == kept
 
 
 async def test_a_counter_with_a_limit_lets_in_exactly_so_many(store: Store, name: str) -> None:

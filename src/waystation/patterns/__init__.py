@@ -1,6 +1,6 @@
 """What the systems share, and what your own code may use with any store."""
 
-from waystation.patterns.batches import Tally, Together, WriteBatches
+from waystation.patterns.batches import Together, WriteBatches
 from waystation.patterns.bounded import Newest
 from waystation.patterns.fingerprints import fingerprint
 from waystation.patterns.idempotency import Idempotency, Outcome, Run
@@ -16,6 +16,7 @@ from waystation.patterns.ratelimits import (
 from waystation.patterns.records import Record, idempotency
 from waystation.patterns.redaction import excerpt, masked_fields, redact
 from waystation.patterns.slack import slack_signature, slack_signed
+from waystation.patterns.tallies import Tally
 from waystation.patterns.timedwork import Look, TimedWork, guarded
 from waystation.patterns.timers import RESCUE_MS, Timer, Timers, timers
 from waystation.patterns.vault import MIN_KEY_CHARACTERS, KeyCheck, Vault, load_or_create_key

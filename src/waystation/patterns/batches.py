@@ -11,10 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
-
-import msgspec
 
 from waystation.errors import (
     CancellationReason,
@@ -22,32 +19,26 @@ from waystation.errors import (
     Overloaded,
     TransactionCancelled,
 )
-from waystation.patterns.bounded import Newest
-from waystation.store import (
-    Condition,
-    Key,
-    Update,
-    Write,
-    add,
-    prepare,
-    set_if_absent,
-    set_or_remove,
-    with_sums,
-)
+from waystation.patterns.tallies import summed
+from waystation.store import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waystation.store import Action, Store
+    from waystation.patterns.tallies import Tally
+    from waystation.store import Action, Key, Store, Write
 
 _MOST_BYTES = 3 * 1024 * 1024
-_MOST_TEMPLATES = 4_096
-_MOST_MULTIPLE = 64
 _FEWEST = 8
 """Where another process writes, a transaction has otherwise at most the mean of what the last one
 had and what waits: senders who send again when they have their answer would come in a large and a
 small crowd in turn, and with the large one waiting for the disk, there is nothing to do
 meanwhile."""
+
+_AT_ONCE = 2
+_FEWEST_BESIDE = 24
+"""Writes for which a second transaction is asked for there while the first is under way, so that
+the other process need not wait for this one. Each costs it half a millisecond, however small."""
 
 _LULL_TURNS = 16
 _LULL_SECONDS = 0.005
@@ -61,81 +52,13 @@ MOST_WAITING_BYTES = 64 * 1024 * 1024
 """What new writes of all lines may hold in memory."""
 
 
-class Tally(msgspec.Struct, kw_only=True, gc=False):
-    """Additions to one item's counters. Those of many entries become one update.
-
-    `when` makes the update's condition of the sums; `defaults` complete an item that is new.
-    """
-
-    key: Key[Any]
-    adds: dict[str, int]
-    sets: dict[str, object] = msgspec.field(default_factory=dict)
-    defaults: dict[str, object] = msgspec.field(default_factory=dict)
-    when: Callable[[dict[str, int]], Condition] | None = None
-    prepared: Write | None = None
-    template: Write | None = None
-    """What it is like, but for its sums. What it sets is often of a moment: then nobody but its
-    multiples has the same."""
-
-    multiples: dict[int, Tally] = msgspec.field(default_factory=dict)
-
-    def merged(self, other: Tally) -> Tally:
-        adds = dict(self.adds)
-        for field, number in other.adds.items():
-            adds[field] = adds.get(field, 0) + number
-        return Tally(
-            key=self.key,
-            adds=adds,
-            sets=self.sets | other.sets,
-            defaults=self.defaults | other.defaults,
-            when=self.when or other.when,
-        )
-
-    def times(self, number: int) -> Tally:
-        """This tally `number` times over. Small multiples are kept: they come again and again."""
-        if number == 1:
-            return self
-        multiple = self.multiples.get(number)
-        if multiple is None:
-            adds = {field: each * number for field, each in self.adds.items()}
-            self._take_template()
-            multiple = msgspec.structs.replace(self, adds=adds, prepared=None, multiples={})
-            if number <= _MOST_MULTIPLE:
-                self.multiples[number] = multiple
-        return multiple
-
-    def write(self) -> Write:
-        """The update, also prepared once. Most differ from others in their sums only."""
-        if self.prepared is None:
-            condition = self.when(self.adds) if self.when else None
-            sums = [n for field, n in self.adds.items() if field not in self.sets]
-            self.prepared = with_sums(self._take_template(), sums, condition)
-        return self.prepared
-
-    def _take_template(self) -> Write:
-        if self.template is None and self.sets:
-            self.template = prepare(self._action())
-        elif self.template is None:
-            shape = (self.key.place, *self.adds, *self.defaults.items())
-            self.template = _templates.get(shape)
-            if self.template is None:
-                self.template = _templates[shape] = prepare(self._action())
-        return self.template
-
-    def _action(self) -> Update[Any]:
-        added = self.adds.items()  # what is set in the same batch wins over what is added
-        changes = [add(field, number) for field, number in added if field not in self.sets]
-        changes += [set_or_remove(field, value) for field, value in self.sets.items()]
-        given = (pair for pair in self.defaults.items() if pair[0] not in self.sets)
-        changes += [set_if_absent(field, value) for field, value in given]
-        return Update(self.key, *changes, when=self.when(self.adds) if self.when else None)
-
-
-_templates: Newest[tuple[Any, ...], Write] = Newest(_MOST_TEMPLATES)
-
-
 class Together(Protocol):
     """Writes that are put together when it is their turn, and may have become more by then."""
+
+    @property
+    def key(self) -> Key[Any]:
+        """The item that they are about: they are put together once nobody else writes it here."""
+        ...
 
     def build(self) -> tuple[Sequence[Action | Write], Sequence[Tally]]:
         """What to write. It is called once for each try."""
@@ -172,7 +95,7 @@ class _Entry:
         self.size = size
         self.done = done
         self.actions: list[Write] = []
-        self.keys: list[Any] = []
+        self.keys: list[Any] = [] if together is None else [together.key.place]
         self.tallies: Sequence[Tally] = ()
         if together is None:
             self._prepare(actions, tallies)  # what makes no sense ends here
@@ -210,10 +133,15 @@ class _Entry:
 
 
 class _Line:
-    __slots__ = ("busy", "waiting")
+    """`under_way` are the items that are being written, `last` is how much the last transaction
+    had."""
+
+    __slots__ = ("last", "runners", "under_way", "waiting")
 
     def __init__(self) -> None:
-        self.busy = False
+        self.runners = 0
+        self.last = 0
+        self.under_way: set[Any] = set()
         self.waiting: deque[_Entry] = deque()
 
 
@@ -270,24 +198,29 @@ class WriteBatches:
         if queue is None:
             queue = self._lines[line] = _Line()
         queue.waiting.append(entry)
-        if not queue.busy:
-            queue.busy = True
+        if queue.runners < _AT_ONCE and self._is_worth_it(queue):
+            queue.runners += 1
             runner = asyncio.create_task(self._run(line, queue))
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
         return entry.done
 
+    def _is_worth_it(self, queue: _Line, own: int = 0) -> bool:
+        """Whether to begin a transaction, with so many runners of one's own."""
+        if queue.runners == own:
+            return True
+        return self._store.pipelined and len(queue.waiting) >= _FEWEST_BESIDE
+
     async def _run(self, line: str, queue: _Line) -> None:
-        last = 0
         try:
-            while queue.waiting:
+            while queue.waiting and self._is_worth_it(queue, own=1):
                 if self._store.writes_here:
                     await self._until_quiet()
-                most = len(queue.waiting)
-                if self._store.near and not self._store.writes_here:
-                    most = max(_FEWEST, (last + most + 1) // 2)
-                batch = _next_batch(queue.waiting, self._store.most_together, most)
-                last = len(batch)
+                batch = self._next_batch(queue)
+                if not batch:
+                    return  # it waits for the other one
+                keys = {key for entry in batch for key in entry.keys}
+                queue.under_way |= keys
                 try:
                     await self._commit(batch)
                 except BaseException as error:
@@ -295,9 +228,11 @@ class WriteBatches:
                         entry.finish(error)
                     if not isinstance(error, Exception):
                         raise
+                finally:
+                    queue.under_way -= keys
         finally:
-            queue.busy = False
-            if not queue.waiting:
+            queue.runners -= 1
+            if not (queue.waiting or queue.runners):
                 self._lines.pop(line, None)
 
     async def _until_quiet(self) -> None:
@@ -308,11 +243,44 @@ class WriteBatches:
             self._lull = asyncio.create_task(_lull())
         await asyncio.shield(self._lull)
 
+    def _next_batch(self, queue: _Line) -> list[_Entry]:
+        """The next entries that fit into one transaction and touch different items, none of which
+        is under way."""
+        waiting = queue.waiting
+        entries, most = len(waiting), self._store.most_together
+        if self._store.pipelined:
+            entries = max(_FEWEST, (queue.last + entries + 1) // 2)
+        batch: list[_Entry] = []
+        keys: set[Any] = set()
+        tallied: set[int] = set()
+        more = tallied
+        before: Sequence[Tally] | None = None
+        size = 0
+        while waiting and len(batch) < entries:
+            entry = waiting[0]
+            if not (keys.isdisjoint(entry.keys) and queue.under_way.isdisjoint(entry.keys)):
+                break
+            if not entry.ready():
+                waiting.popleft()
+                continue
+            if entry.tallies is not before:  # most have the very same
+                more = tallied.union(map(id, entry.tallies))
+            count = len(keys) + len(entry.keys) + len(more)
+            full = count > most or size + entry.size > _MOST_BYTES
+            if batch and (full or not keys.isdisjoint(entry.keys)):
+                break
+            batch.append(waiting.popleft())
+            keys.update(entry.keys)
+            tallied, before = more, entry.tallies
+            size += entry.size
+        queue.last = len(batch)
+        return batch
+
     async def _commit(self, batch: list[_Entry]) -> None:
         while batch:
             writes = [write for entry in batch for write in entry.actions]
             try:
-                tallies = _summed(batch)
+                tallies = summed(entry.tallies for entry in batch)
                 writes += [tally.write() for tally in tallies]
                 await self._store.write_together(*writes)
             except TransactionCancelled as error:
@@ -367,52 +335,6 @@ async def _lull() -> None:
         quick = quick + 1 if now - before < _QUICK_SECONDS else 0
         if quick == 2 or now - begun > _LULL_SECONDS:
             return
-
-
-def _next_batch(waiting: deque[_Entry], most: int, entries: int) -> list[_Entry]:
-    """The next entries that fit into one transaction and touch different items, but no more than
-    so many."""
-    batch: list[_Entry] = []
-    keys: set[Any] = set()
-    tallied: set[int] = set()
-    more = tallied
-    before: Sequence[Tally] | None = None
-    size = 0
-    while waiting and len(batch) < entries:
-        entry = waiting[0]
-        if not entry.ready():
-            waiting.popleft()
-            continue
-        if entry.tallies is not before:  # most have the very same
-            more = tallied.union(map(id, entry.tallies))
-        count = len(keys) + len(entry.keys) + len(more)
-        full = count > most or size + entry.size > _MOST_BYTES
-        if batch and (full or not keys.isdisjoint(entry.keys)):
-            break
-        batch.append(waiting.popleft())
-        keys.update(entry.keys)
-        tallied, before = more, entry.tallies
-        size += entry.size
-    return batch
-
-
-def _summed(batch: list[_Entry]) -> list[Tally]:
-    """Each counter's additions. Most entries of a batch have the very same tallies."""
-    lists: dict[int, tuple[int, Sequence[Tally]]] = {}
-    for entry in batch:
-        number, _ = lists.get(id(entry.tallies), (0, ()))
-        lists[id(entry.tallies)] = (number + 1, entry.tallies)
-    times: dict[int, tuple[int, Tally]] = {}
-    for number, tallies in lists.values():
-        for tally in tallies:
-            already, _ = times.get(id(tally), (0, None))
-            times[id(tally)] = (already + number, tally)
-    sums: dict[Key[Any], Tally] = {}
-    for number, one in times.values():
-        tally = one.times(number)
-        before = sums.get(tally.key)
-        sums[tally.key] = tally if before is None else before.merged(tally)
-    return list(sums.values())
 
 
 def _own_reasons(

@@ -57,6 +57,12 @@ class Store(ABC):
         """Whether it is this process that is busy while something is written."""
         return False
 
+    @property
+    def pipelined(self) -> bool:
+        """Whether somebody near by carries out transactions, one after the other, so that the next
+        may as well be on its way while one is under way."""
+        return False
+
     def __init__(
         self,
         tables: Sequence[Table],

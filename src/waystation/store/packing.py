@@ -107,8 +107,8 @@ class Packing:
 
     def without_apart(self, after: Item, before: Item) -> list[Item] | None:
         """What another process needs of an item after and before a change; None where what is
-        apart has changed, or they do not travel."""
-        if not (self.travels(after) and self.travels(before)):
+        apart has changed, or they do not travel. The item after the change `fits`."""
+        if type(after) is not self._spec.item or not self.travels(before):
             return None
         apart = self._values_apart
         if apart is None:
@@ -223,7 +223,10 @@ class _FieldTypes:
                 return False
             if len(self._good) < _COMBINATIONS:
                 self._good.add(kinds)
-        return not self._literals or all(found[n] in allowed for n, allowed in self._literals)
+        for n, allowed in self._literals:  # noqa: SIM110 - a generator costs more than all of this
+            if found[n] not in allowed:
+                return False
+        return True
 
 
 def _is_plain(info: inspect.Type) -> bool:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from waystation.errors import CancellationReason
     from waystation.relay.delivering.parcels import Held, Parcel
     from waystation.relay.delivering.tools import Tools
-    from waystation.store import Action, Write
+    from waystation.store import Action, Key, Write
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,10 @@ class Settlement:
         self._after = parcel.event
         self._revised: Write | None = None
         self._about: list[_Result] = []
+
+    @property
+    def key(self) -> Key[Event]:
+        return self.parcel.key
 
     async def join(self, result: _Result) -> None:
         """Write one more with it, whose part of it is known when this returns."""

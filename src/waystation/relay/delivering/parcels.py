@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from waystation.relay.delivering.forwarding import forwarded
 from waystation.relay.rules.trail import TRAIL, extended
 from waystation.relay.states import webhook_of
+from waystation.store import key_of
 
 if TYPE_CHECKING:
     from waystation.relay.delivering.lanes import Lane
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from waystation.relay.keyring import Keyring
     from waystation.relay.rules.paths import Webhook
     from waystation.relay.tables import Delivery, Event
-    from waystation.store import Write
+    from waystation.store import Key, Write
 
 CLAIM_MS = 60_000
 """How long others keep away from what somebody has claimed. It is renewed while it waits."""
@@ -70,6 +71,10 @@ class Parcel:
         self._keyring = keyring
         self._webhook = webhook
         self._headers: dict[str, str] | None = None
+
+    @property
+    def key(self) -> Key[Event]:
+        return key_of(self.event) if self.wrote is None else self.wrote.key
 
     @property
     def webhook(self) -> Webhook:

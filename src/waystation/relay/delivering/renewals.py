@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from waystation.relay.delivering.parcels import Held, Parcel
     from waystation.relay.delivering.tools import Tools
     from waystation.relay.delivering.worker import Worker
-    from waystation.store import Action
+    from waystation.relay.tables import Event
+    from waystation.store import Action, Key
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ class _Renewal:
         self._parcel = parcel
         self._until = until
         self._after = parcel.event
+
+    @property
+    def key(self) -> Key[Event]:
+        return self._parcel.key
 
     def build(self) -> tuple[list[Action], list[Tally]]:
         before = self._parcel.event

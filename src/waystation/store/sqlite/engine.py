@@ -112,6 +112,10 @@ class SqliteStore(Store):
         return not self.is_shared
 
     @property
+    def pipelined(self) -> bool:
+        return self.is_shared
+
+    @property
     def is_shared(self) -> bool:
         """Whether another process writes for this one now."""
         return self._link is not None and self._link.open
