@@ -57,7 +57,7 @@ async def counted(
         second = counts()
         events, begun = RATE[fan_out] * SECONDS, time.monotonic()
         await open_loop(server.port, make, RATE[fan_out], SECONDS)
-        took = await drained(notes, events * fan_out)
+        took, _ = await drained(notes, events * fan_out)
         assert len(took) == events * fan_out, "something was not delivered"
         third: dict[str, float] = {}
         while third.get("write units") != counts().get("write units"):

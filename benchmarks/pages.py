@@ -11,9 +11,7 @@ import os
 import random
 import re
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from benchmarks.harness import environment, save
+from benchmarks.programs import free_port, process, wrk
 from benchmarks.relay import Server, ratio, serving, table
 from waystation.blobs import open_blobs
 from waystation.pages import TABLES, Page, PageCache
@@ -35,35 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
-SECONDS = float(os.environ.get("BENCH_SECONDS", "3"))
 SIZE = 10_000
 ENTRIES = [int(each) for each in os.environ.get("BENCH_ENTRIES", "1000,1000000").split(",")]
-_RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
-_BAD = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 _P99 = re.compile(r"99%\s+([\d.]+)(us|ms|s)")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wrk(url: str, connections: int, *headers: str) -> float:
-    """Requests a second."""
-    sent = [word for header in headers for word in ("-H", header)]
-    done = subprocess.run(
-        ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS:g}s", *sent, url],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    if found := _BAD.search(done.stdout):
-        raise RuntimeError(f"{url}: {found.group(1)} answers were errors")
-    rate = _RATE.search(done.stdout)
-    assert rate is not None, done.stdout
-    return float(rate.group(1))
-
 
 ORIGIN = """
 import asyncio, sys
@@ -84,27 +57,6 @@ async def app(scope, receive, send):
 uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False, loop="uvloop",
             http="httptools", lifespan="off", server_header=False)
 """
-
-
-@contextmanager
-def process(*command: str, port: int, **more: Any) -> Iterator[int]:
-    """A program that listens on a port, until the end of the block."""
-    started = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more
-    )
-    try:
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        else:
-            raise RuntimeError(f"{command[0]} did not start")
-        yield port
-    finally:
-        started.terminate()
-        started.wait()
 
 
 @contextmanager

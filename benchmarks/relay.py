@@ -18,7 +18,7 @@ import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvloop
 
@@ -157,20 +157,29 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
-async def drained(notes: str, expected: int) -> list[float]:
-    """The receiver's notes, once all deliveries have reached it or a minute has passed."""
-    took: list[float] = []
+class Drained(NamedTuple):
+    """How many milliseconds each delivery took, and when the last one came, by the clock that has
+    no date."""
+
+    took: list[float]
+    last: float
+
+
+async def drained(notes: str, expected: int) -> Drained:
+    """What the receiver notes, once all deliveries have reached it or a minute has passed."""
+    found: list[tuple[float, float]] = []
     for _ in range(3000):
-        took += await asyncio.to_thread(read, notes)
-        if len(took) >= expected:
+        found += await asyncio.to_thread(read, notes)
+        if len(found) >= expected:
             break
         await asyncio.sleep(0.02)
-    return took
+    last = max((sent + took / 1000 for sent, took in found), default=0.0)
+    return Drained([took for _, took in found], last)
 
 
-def read(url: str) -> list[float]:
+def read(url: str) -> list[tuple[float, float]]:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        found: list[float] = json.loads(answer.read())
+        found: list[tuple[float, float]] = json.loads(answer.read())
         return found
 
 

@@ -2,7 +2,8 @@
 
 A sender whose connections each send the next webhook as soon as they have their answer, the server
 and a receiver share one machine's cores. Rounds are interleaved. Processor time is the server's,
-for each delivery, with receiving the webhook included.
+for each delivery, with receiving the webhook included. One process and two are compared with wrk as
+the sender and nginx as the receiver, which take the least from what is shared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import uvloop
 
 from benchmarks.before import checked_out
 from benchmarks.harness import environment, save
+from benchmarks.programs import posting, sink, wrk
 from benchmarks.relay import SIZE, Server, drained, ratio, serving, table
 from benchmarks.wire import closed_loop, helper, open_loop, percentiles, plain
 
@@ -27,18 +30,20 @@ BEFORE = "976ad1c"
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 MINUTES = float(os.environ.get("BENCH_MINUTES", "10"))
 CONNECTIONS = 64
+SLICES = 3 * ROUNDS
+LOADS = {"deliveries to one": 64, "ingest, 32 connections": 32, "ingest, 128 connections": 128}
 EVENTS = {1: 12_000, 10: 2_000}
 
 
-async def saturated(server: Server, source: str, notes: str, fan_out: int) -> tuple[float, float]:
+async def saturated(
+    server: Server, source: str, notes: str, fan_out: int, count: int
+) -> tuple[float, float]:
     """Deliveries per second, and microseconds of processor time for each."""
-    count = EVENTS[fan_out]
-    cpu, begun = server.seconds, time.perf_counter()
+    cpu, begun = server.seconds, time.monotonic()
     await closed_loop(server.port, plain(f"/in/{source}", SIZE), CONNECTIONS, count)
-    took = await drained(notes, count * fan_out)
-    elapsed = time.perf_counter() - begun
+    took, last = await drained(notes, count * fan_out)
     assert len(took) == count * fan_out, "something was not delivered"
-    return len(took) / elapsed, (server.seconds - cpu) / len(took) * 1e6
+    return len(took) / (last - begun), (server.seconds - cpu) / len(took) * 1e6
 
 
 async def against_before(before: Path, home: Path) -> dict[str, Any]:
@@ -58,7 +63,8 @@ async def against_before(before: Path, home: Path) -> dict[str, Any]:
                     source = server.source(*[f"{notes}{n}" for n in range(fan_out)])
                     await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)
                     await drained(notes, 50 * fan_out)
-                    rate, cpu = await saturated(server, source, notes, fan_out)
+                    count = EVENTS[fan_out]
+                    rate, cpu = await saturated(server, source, notes, fan_out, count)
                 rates[name].append(rate)
                 cpus[name].append(cpu)
         found[f"to {fan_out}"] = {
@@ -73,39 +79,46 @@ async def against_before(before: Path, home: Path) -> dict[str, Any]:
 
 
 async def several(home: Path) -> dict[str, Any]:
-    """One process and two, each in a fresh folder in every round."""
-    deliveries: dict[int, list[float]] = {1: [], 2: []}
-    ingest: dict[str, dict[int, list[float]]] = {}
-    for number in range(ROUNDS):
-        for processes in random.sample([1, 2], 2):
-            folder = home / f"{processes} processes {number}"
+    """One process and two, side by side: each has its turn in every round, because the machine's
+    speed changes within seconds."""
+    rates: dict[str, dict[int, list[float]]] = {}
+    with ExitStack() as stack:
+        there = stack.enter_context(sink(home))
+        servers: dict[int, tuple[Server, str, str]] = {}
+        for processes in (1, 2):
+            folder = home / f"{processes} processes"
             folder.mkdir()
-            with (
-                serving(folder, options=("--processes", str(processes))) as server,
-                helper("receiver") as receiver,
-            ):
-                notes = f"http://127.0.0.1:{receiver}/"
-                source = server.source(notes)
-                await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)
-                await drained(notes, 50)
-                rate, _ = await saturated(server, source, notes, 1)
-                deliveries[processes].append(rate)
-                bare = server.source()
-                for connections in (32, 128):
-                    taken = ingest.setdefault(f"ingest, {connections} connections", {1: [], 2: []})
-                    make = plain(f"/in/{bare}", SIZE)
-                    await closed_loop(server.port, make, connections, 1_000)
-                    taken[processes].append(
-                        await closed_loop(server.port, make, connections, 10_000)
-                    )
+            options = ("--processes", str(processes))
+            server = stack.enter_context(serving(folder, options=options))
+            servers[processes] = server, server.source(there.url), server.source()
+        for number in range(SLICES + 1):
+            for name, connections in LOADS.items():
+                for processes in random.sample([1, 2], 2):
+                    server, source, bare = servers[processes]
+                    url = f"{server.url}/in/{source if name == 'deliveries to one' else bare}"
+                    before, begun = there.count(), time.monotonic()
+                    rate = await asyncio.to_thread(wrk, url, connections, *posting(home, SIZE))
+                    if name == "deliveries to one":
+                        after, last = await asyncio.to_thread(there.settled)
+                        rate = (after - before) / (last - begun)
+                    if number:  # the first is to warm up
+                        rates.setdefault(name, {1: [], 2: []})[processes].append(rate)
     return {
         name: {
-            "one": round(statistics.median(rates[1])),
-            "two": round(statistics.median(rates[2])),
-            "two / one": ratio(rates[2], rates[1]),
+            "one": round(statistics.median(taken[1])),
+            "two": round(statistics.median(taken[2])),
+            "two / one": ratio(taken[2], taken[1]),
+            "half of the rounds between": _middle(taken[2], taken[1]),
         }
-        for name, rates in {"deliveries to one": deliveries, **ingest}.items()
+        for name, taken in rates.items()
     }
+
+
+def _middle(ours: list[float], theirs: list[float]) -> list[float]:
+    first, _, last = statistics.quantiles(
+        (a / b for a, b in zip(ours, theirs, strict=True)), n=4, method="inclusive"
+    )
+    return [round(first, 2), round(last, 2)]
 
 
 async def steady(home: Path) -> dict[str, Any]:
@@ -119,7 +132,7 @@ async def steady(home: Path) -> dict[str, Any]:
             await open_loop(server.port, plain(f"/in/{source}", SIZE), 50, 1)
             await drained(notes, 50 * fan_out)
             taken = await open_loop(server.port, plain(f"/in/{source}", SIZE), rate, seconds)
-            took = await drained(notes, len(taken) * fan_out)
+            took, _ = await drained(notes, len(taken) * fan_out)
         found[f"{rate}/s to {fan_out} for {seconds} s"] = {
             **percentiles(took),
             "refused": rate * seconds - len(taken),

@@ -202,9 +202,10 @@ def percentiles(values: list[float]) -> dict[str, float]:
 
 
 class _Receiver(asyncio.Protocol):
-    """Answers every POST with 200 and notes how long ago its body was sent. GET gives the notes."""
+    """Answers every POST with 200 and notes when its body was sent, and how long ago that was. GET
+    gives the notes."""
 
-    took: list[float] = []  # noqa: RUF012 - shared by all connections
+    notes: list[tuple[float, float]] = []  # noqa: RUF012 - shared by all connections
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -217,12 +218,12 @@ class _Receiver(asyncio.Protocol):
         while 0 < (end := _end(data)) <= len(data):
             answer = b""
             if data.startswith(b"GET"):
-                answer = json.dumps(self.took).encode()
-                self.took.clear()
+                answer = json.dumps(self.notes).encode()
+                self.notes.clear()
             elif (at := data.find(_MARK, 0, end)) >= 0:
                 at += len(_MARK)
                 sent = float(data[at : data.index(b",", at)])
-                self.took.append((time.monotonic() - sent) * 1000)
+                self.notes.append((sent, (time.monotonic() - sent) * 1000))
             self._buffer = data = data[end:]
             self._transport.write(
                 b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
