@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import socket
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -318,6 +319,33 @@ async def test_what_was_begun_is_answered_before_the_server_ends() -> None:
     answer = await asking
     assert b"connection: close" in answer
     assert answer.endswith(b"done")
+
+
+async def test_a_connection_that_is_kept_for_nothing_is_closed() -> None:
+    """But not while it is answered, however long that takes."""
+    go_on = asyncio.Event()
+
+    async def slow(asked: Request) -> Response:
+        await go_on.wait()
+        return Response(200, b"done")
+
+    async def echo(asked: Request) -> Response:
+        return Response(200, asked.body)
+
+    doors = {"slow": Door("/slow", slow), "echo": Door("/echo", echo, max_body=10)}
+    async with listening(Front(doors, api, Metrics()), timeout_keep_alive=0.2) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        for _ in range(3):
+            writer.write(request("/echo", b"hello").replace(b"Connection: close\r\n", b""))
+            await asyncio.wait_for(reader.readuntil(b"hello"), 5)
+        answered = time.monotonic()
+        asking = asyncio.create_task(raw(url, request("/slow")))
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert time.monotonic() - answered > 0.19
+        writer.close()
+        go_on.set()
+        assert (await asking).endswith(b"done")
 
 
 async def test_a_door_knows_who_asks_for_what() -> None:

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tests.support.dynamodb_local import free_port
 from waystation.errors import SettingsError
 from waystation.seam import Running, System
-from waystation.server.protocol import check_uvicorn
+from waystation.server.inside import check_uvicorn
 from waystation.server.serve import serve
 from waystation.settings import Settings
 from waystation.systems import SYSTEMS

@@ -115,8 +115,8 @@ class Site:
 
 
 @asynccontextmanager
-async def listening(app: App) -> AsyncIterator[str]:
-    """The URL of an ASGI app on a real socket."""
+async def listening(app: App, **options: Any) -> AsyncIterator[str]:
+    """The URL of an ASGI app on a real socket; `options` are uvicorn's."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
@@ -128,6 +128,7 @@ async def listening(app: App) -> AsyncIterator[str]:
             proxy_headers=False,
             date_header=False,
             timeout_graceful_shutdown=2,
+            **options,
         )
         config.load()
         server = uvicorn.Server(config)

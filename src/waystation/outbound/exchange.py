@@ -15,6 +15,7 @@ from typing import Any
 import httptools
 import msgspec
 
+from waystation.deadlines import Deadline
 from waystation.departures import departures_of
 
 MOST_HEAD = 64 * 1024
@@ -87,8 +88,8 @@ class Exchange(asyncio.BufferedProtocol):
         self._parser: Any = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
         self._done: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._body_seconds = 0.0
+        self._deadline = Deadline(self._loop, self._late)
+        self._seconds = self._body_seconds = 0.0
         self._begun = self._ended = self._head_only = self._interim = self._keep = False
         self._fed = self._interims = 0
         self._poll: select.poll | None = None
@@ -104,6 +105,7 @@ class Exchange(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.open = False
+        self._deadline.stop()
         answer, done = self._answer, self._done
         if answer is not None and done is not None and not done.done():
             if self._begun:
@@ -147,7 +149,8 @@ class Exchange(asyncio.BufferedProtocol):
         self._fed = self._interims = 0
         self._head_only, self._body_seconds = bounds.head_only, bounds.body_seconds
         done = self._done = self._loop.create_future()
-        self._timer = self._loop.call_at(bounds.until, self._late, bounds.seconds)
+        self._seconds = bounds.seconds
+        self._deadline.set(bounds.until)
         try:
             self._unsent = request
             self._departures.add(self._leave)
@@ -156,7 +159,7 @@ class Exchange(asyncio.BufferedProtocol):
             self._keep = False
             raise
         finally:
-            self._timer.cancel()
+            self._deadline.clear()
             self._answer = self._done = None
             self._unsent = b""
             self.used += 1
@@ -169,14 +172,13 @@ class Exchange(asyncio.BufferedProtocol):
             request, self._unsent = self._unsent, b""
             self.transport.write(request)
 
-    def _late(self, seconds: float) -> None:
-        assert self._done is not None
-        if self._done.done():
+    def _late(self) -> None:
+        if self._done is None or self._done.done():
             return
         if self._begun:
             self._done.set_result(None)
         else:
-            self._done.set_exception(NoAnswer(f"no answer within {seconds:g} seconds"))
+            self._done.set_exception(NoAnswer(f"no answer within {self._seconds:g} seconds"))
 
     def _finish(self, *, whole: bool) -> None:
         """The answer is there, or as much of it as is wanted."""
@@ -226,9 +228,8 @@ class Exchange(asyncio.BufferedProtocol):
             return
         if self._fed > MOST_HEAD + _SLACK + 2 * len(answer.body):
             self._fail("the answer has more around its body than in it")
-        elif self._timer is not None and self._body_seconds:
-            self._timer.cancel()
-            self._timer = self._loop.call_later(self._body_seconds, self._late, 0.0)
+        elif self._body_seconds:
+            self._deadline.set(self._loop.time() + self._body_seconds)
             self._body_seconds = 0.0
 
     def on_message_begin(self) -> None:

@@ -1,23 +1,21 @@
 """HTTP on a socket: uvicorn's, with bounds on what comes before a request is one.
 
 Doors are answered past ASGI, which is worth a sixth to a third more webhooks taken in
-(benchmarks/relay.md). That relies on uvicorn's inside, so its version is pinned, and a uvicorn that
-looks different inside is refused at the start.
+(benchmarks/relay.md). That relies on uvicorn's inside (inside.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
-import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
-from waystation.errors import SettingsError
+from waystation.deadlines import Deadline
 from waystation.seam import Request
 from waystation.server.asgi import body_for, with_length
 from waystation.server.corked import Corked
@@ -44,30 +42,15 @@ _TOO_LARGE = (
 )
 
 
-_PROTOCOL_PARTS = (
-    *("app", "cycle", "connections", "flow", "headers", "limit_concurrency", "loop", "parser"),
-    *("pipeline", "server_state", "tasks", "transport", "connection_lost", "connection_made"),
-    *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete"),
-    *("on_response_complete", "send_400_response", "_unset_keepalive_if_required"),
-)
-_FLOW_PARTS = ("drain", "pause_reading", "resume_reading", "resume_writing")
+_SHORT_URL = 200
+_MOST_URLS = 1_000
+"""Those that are asked for again and again are parsed once."""
 
 
-def check_uvicorn(protocol: type[HttpToolsProtocol] = HttpToolsProtocol) -> None:
-    """Refuse a uvicorn that does not have inside what this module relies on."""
-    config = uvicorn.Config(_nothing, ws="none", lifespan="off", log_config=None)
-    instance = protocol(config, ServerState(), {}, asyncio.get_running_loop())
-    absent = [name for name in _PROTOCOL_PARTS if not hasattr(instance, name)]
-    absent += [name for name in _FLOW_PARTS if not hasattr(FlowControl, name)]
-    if absent:
-        raise SettingsError(
-            f"uvicorn {uvicorn.__version__} is not one that this version runs on: it has no "
-            f"{', '.join(absent)}; install the one that waystation's package asks for"
-        )
-
-
-async def _nothing(scope: Any, receive: Any, send: Any) -> None:
-    """An app for looking at a protocol without serving."""
+@lru_cache(_MOST_URLS)
+def _parsed(url: bytes) -> tuple[Any, str]:
+    parsed = httptools.parse_url(url)
+    return parsed, parsed.path.decode("ascii")
 
 
 class _Flow(FlowControl):
@@ -85,7 +68,7 @@ class _Flow(FlowControl):
 class _Exchange:
     """A request that a door is answering: what uvicorn wants to know of one."""
 
-    __slots__ = ("disconnected", "keep_alive", "response_complete")
+    __slots__ = ("disconnected", "keep_alive", "response_complete", "task")
 
     message_event = asyncio.Event()
     """Nobody waits for it: the whole request is here."""
@@ -94,6 +77,7 @@ class _Exchange:
         self.keep_alive = keep_alive
         self.disconnected = False
         self.response_complete = False
+        self.task: asyncio.Task[None] | None = None
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -124,6 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._cork = Corked(transport, self.loop)
+        self._idle = Deadline(self.loop, self.timeout_keep_alive_handler)
         super().connection_made(self._cork)  # type: ignore[arg-type]
         self._unread = bytearray()
         self.flow = _Flow(self.transport, lambda: bool(self.pipeline or self._unread))
@@ -134,6 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.stop()
         self._headers_came()
         self.resume_writing()
         self.pipeline.clear()
@@ -198,9 +184,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()  # an answer may have been refused to while more was unread
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                cycle, app = self.pipeline.pop()
+                self._start_asgi_task(cycle, app)
+            else:
+                self._idle.set(self.loop.time() + self.timeout_keep_alive)
         if self._unread or self._ended:
             self.loop.call_soon(self._read_on)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle.clear()
 
     def _consume(self, data: bytes) -> None:
         waiting = self._timer
@@ -285,8 +281,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_came()
-        self._url = httptools.parse_url(self.url)
-        self._path = self._url.path.decode("ascii")
+        parse = _parsed if len(self.url) <= _SHORT_URL else _parsed.__wrapped__
+        self._url, self._path = parse(self.url)
         self._held = not self.parser.should_upgrade()
 
     def on_body(self, body: bytes) -> None:
@@ -347,9 +343,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if door.at_once is not None and self._answer_at_once(door, request, exchange):
             return
         self.cycle = exchange  # type: ignore[assignment]
-        task = self.loop.create_task(self._exchange(door, request, exchange))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        exchange.task = self.loop.create_task(self._exchange(door, request, exchange))
+        self.tasks.add(exchange.task)
 
     def _answer_at_once(self, door: Door, request: Request, exchange: _Exchange) -> bool:
         """Answer without a task, where nothing has to be waited for: one request in each turn of
@@ -385,6 +380,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise
         finally:
             exchange.response_complete = True
+            if exchange.task is not None:
+                self.tasks.discard(exchange.task)
             if not exchange.keep_alive:
                 self.transport.close()
             self.on_response_complete()

@@ -16,7 +16,8 @@ import uvicorn
 
 from waystation.errors import SettingsError
 from waystation.server.app import build_app, build_worker_app
-from waystation.server.protocol import BoundedProtocol, check_uvicorn
+from waystation.server.inside import check_uvicorn
+from waystation.server.protocol import BoundedProtocol
 from waystation.server.runtime import running
 from waystation.systems import SYSTEMS
 

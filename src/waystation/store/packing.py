@@ -108,7 +108,7 @@ class Packing:
     def without_apart(self, after: Item, before: Item) -> list[Item] | None:
         """What another process needs of an item after and before a change; None where what is
         apart has changed, or they do not travel. The item after the change `fits`."""
-        if type(after) is not self._spec.item or not self.travels(before):
+        if not type(after) is type(before) is self._spec.item:
             return None
         apart = self._values_apart
         if apart is None:
