@@ -102,6 +102,11 @@ def request(path: str, body: bytes = b"", *headers: bytes, method: bytes = b"POS
     return b"\r\n".join([*lines, *headers, b"", body])
 
 
+def kept(path: str, body: bytes = b"") -> bytes:
+    """A request after which the connection is kept."""
+    return request(path, body).replace(b"Connection: close\r\n", b"")
+
+
 def problem(answer: bytes) -> dict[str, Any]:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"application/problem+json" in head
@@ -312,8 +317,7 @@ async def test_what_was_begun_is_answered_before_the_server_ends() -> None:
         return Response(200, b"done")
 
     async with listening(Front({"slow": Door("/slow", slow)}, api, Metrics())) as url:
-        kept = request("/slow").replace(b"Connection: close\r\n", b"")
-        asking = asyncio.create_task(raw(url, kept))
+        asking = asyncio.create_task(raw(url, kept("/slow")))
         await begun.wait()
         asyncio.get_running_loop().call_soon(go_on.set)
     answer = await asking
@@ -335,17 +339,20 @@ async def test_a_connection_that_is_kept_for_nothing_is_closed() -> None:
     doors = {"slow": Door("/slow", slow), "echo": Door("/echo", echo, max_body=10)}
     async with listening(Front(doors, api, Metrics()), timeout_keep_alive=0.2) as url:
         parts = urlsplit(url)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        idle, busy = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(2)]
         for _ in range(3):
-            writer.write(request("/echo", b"hello").replace(b"Connection: close\r\n", b""))
-            await asyncio.wait_for(reader.readuntil(b"hello"), 5)
+            for reader, writer in (busy, idle):
+                writer.write(kept("/echo", b"hello"))
+                await asyncio.wait_for(reader.readuntil(b"hello"), 5)
         answered = time.monotonic()
-        asking = asyncio.create_task(raw(url, request("/slow")))
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        busy[1].write(kept("/slow"))
+        assert await asyncio.wait_for(idle[0].read(), 5) == b""
         assert time.monotonic() - answered > 0.19
-        writer.close()
         go_on.set()
-        assert (await asking).endswith(b"done")
+        assert (await asyncio.wait_for(busy[0].readuntil(b"done"), 5)).endswith(b"done")
+        for _, writer in (busy, idle):
+            writer.close()
+            await writer.wait_closed()
 
 
 async def test_a_door_knows_who_asks_for_what() -> None:
