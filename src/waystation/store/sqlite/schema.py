@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 """pk, sk, body, expires, a pair per index, and what is apart, where the table has such."""
+
+Part = Literal["all", "state", "body"]
+"""What of a row is written: all of it; what is not apart; or the packed item alone, where its TTL
+and its index keys are what they were. A counter's are, and its indexes need not be touched."""
 
 
 class Planned(msgspec.Struct, array_like=True, gc=False):
@@ -102,6 +106,7 @@ class Layout:
         self.sought = f"(SELECT body {where})"
         self.sought_apart = f"(SELECT {whole} {where})"
         self._put_state = _put(self.quoted, columns, ["body", *derived])
+        self._put_body = _put(self.quoted, ["pk", "sk", "body"], ["body"])
         self._put = self._put_state
         if self.apart:
             self._put = _put(self.quoted, [*columns, "large"], ["body", *derived, "large"])
@@ -137,9 +142,14 @@ class Layout:
             rows = self._put_apart(connection, rows)
         _insert(connection, self._put, rows)
 
-    def put_states(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
-        """Change rows that are there, all but what is apart."""
-        _insert(connection, self._put_state, rows)
+    def put_parts(self, connection: sqlite3.Connection, part: Part, rows: list[Row]) -> None:
+        """Write rows of different keys, or change a part of those that are there."""
+        if part == "all":
+            self.put_all(connection, rows)
+        elif part == "state":
+            _insert(connection, self._put_state, rows)
+        else:
+            _insert(connection, self._put_body, [row[:3] for row in rows])
 
     def _put_apart(self, connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
         """Write what of these rows is apart; the rows with its numbers."""

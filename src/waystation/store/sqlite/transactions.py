@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from waystation.store.actions import Write
     from waystation.store.base import Returning
-    from waystation.store.sqlite.schema import Layout, Planned, Row
+    from waystation.store.sqlite.schema import Layout, Part, Planned, Row
     from waystation.store.values import RawItem
 
 TOKEN_SECONDS = 600
@@ -45,9 +45,9 @@ class Found:
 
 _UNREAD = Found(None, None)
 
-Step = tuple["Layout", "Write | None", Found, "Row | None", bool]
-"""A write that was decided on, with what it replaces, the row that it makes, and whether that is
-without what is apart."""
+Step = tuple["Layout", "Write | None", Found, "Row | None", "Part"]
+"""A write that was decided on, with what it replaces, and the row that it makes, or the part of it
+that differs."""
 
 
 class LeftToSender(StoreError):
@@ -135,7 +135,8 @@ class RowWrites:
                 if body != each.was:
                     raise LeftToSender("somebody else has changed it")
                 failures.append(None)
-                steps.append((layout, write, _UNREAD, each.row, each.was is not None))
+                part: Part = "all" if each.was is None else "state"
+                steps.append((layout, write, _UNREAD, each.row, part))
                 continue
             if each.was is None or _is_state_only(layout, write, None):
                 found = _found(layout, body, now)
@@ -158,18 +159,14 @@ class RowWrites:
             )
 
     def _carry_out(self, connection: sqlite3.Connection, steps: list[Step], now: int) -> None:
-        rows: dict[str, list[Row]] = {}
-        states: dict[str, list[Row]] = {}
-        for layout, write, found, row, state_only in steps:
+        parts: dict[tuple[str, Part], list[Row]] = {}
+        for layout, write, found, row, part in steps:
             if write is not None and (row is None or layout.table.stream is True):
                 self._replace(connection, layout, write, found, row, now)
             elif row is not None:
-                kind = states if state_only else rows
-                kind.setdefault(layout.table.name, []).append(row)
-        for name, together in rows.items():
-            self.layouts[name].put_all(connection, together)
-        for name, together in states.items():
-            self.layouts[name].put_states(connection, together)
+                parts.setdefault((layout.table.name, part), []).append(row)
+        for (name, part), rows in parts.items():
+            self.layouts[name].put_parts(connection, part, rows)
 
     def sweep(self, layout: Layout, now: int, limit: int, connection: sqlite3.Connection) -> int:
         """Remove up to `limit` expired rows, oldest first."""
@@ -264,11 +261,16 @@ def _is_state_only(layout: Layout, write: Write | None, found: Found | None) -> 
 
 def _step(layout: Layout, write: Write, row: Row | None, found: Found) -> Step:
     if write.kind != "update":
-        return layout, write, found, row, False
+        return layout, write, found, row, "all"
     new = write.outcome(found.item)
+    if new is None:
+        return layout, write, found, None, "all"
     state_only = _is_state_only(layout, write, found)
-    make = layout.state_row if state_only else layout.row
-    return layout, write, found, None if new is None else make(write.key, new), state_only
+    row = layout.state_row(write.key, new) if state_only else layout.row(write.key, new)
+    if (state_only or not layout.apart) and found.item is not None:
+        same = layout.derived(found.item) == list(row[3:])
+        return layout, write, found, row, "body" if same else "state"
+    return layout, write, found, row, "all"
 
 
 def _found(layout: Layout, body: bytes | None, now: int) -> Found:
