@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from waystation.departures import departures_of
 
@@ -41,6 +43,16 @@ async def test_what_is_written_while_others_leave_is_not_lost() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert left == ["more"]
+
+
+def test_nothing_is_kept_of_a_loop_that_has_ended() -> None:
+    loop = asyncio.new_event_loop()
+    departures_of(loop)
+    kept = ref(loop)
+    loop.close()
+    del loop
+    gc.collect()
+    assert kept() is None
 
 
 async def test_one_that_cannot_leave_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,13 +21,13 @@ class Departures:
     """The writes of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = ref(loop)  # which these writes are known by for as long as it is there
         self._waiting: list[Callable[[], None]] = []
 
     def add(self, leave: Callable[[], None]) -> None:
         """Call this at the end of the turn."""
-        if not self._waiting:
-            self._loop.call_soon(self._leave)
+        if not self._waiting and (loop := self._loop()) is not None:
+            loop.call_soon(self._leave)
         self._waiting.append(leave)
 
     def _leave(self) -> None:

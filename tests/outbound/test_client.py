@@ -11,7 +11,7 @@ import uvloop
 
 from tests.outbound.servers import OK, Authority, Line, always, once, serving
 from waystation.outbound import Guard, Outbound
-from waystation.outbound.exchange import Exchange
+from waystation.outbound.exchange import Bounds, Exchange, NoAnswer
 from waystation.outbound.pool import Pool
 
 
@@ -246,6 +246,35 @@ async def test_all_get_their_turn_in_the_order_they_came() -> None:
         assert (one.lines, other.lines) == (1, 1)
         await outbound.close()
         assert counters(outbound) == (0, 0, 0, 0)
+
+
+async def test_a_connection_that_was_just_closed_is_handed_to_nobody() -> None:
+    """Whoever waits for one gets a new one, at once."""
+    outbound = Outbound(Guard(["127.0.0.0/8"]))
+    outbound._pool = Pool(outbound.guard, most_to_one=1)
+
+    async def hang_up(line: Line) -> None:
+        await line.request()
+        line.writer.write(OK)
+        line.writer.transport.abort()
+
+    async with serving(hang_up) as server, asyncio.timeout(10):
+        asked = [outbound.request("POST", server.url, body=b"x", seconds=60) for _ in range(5)]
+        assert all(reply.ok for reply in await asyncio.gather(*asked))
+    await outbound.close()
+
+
+async def test_a_request_on_a_connection_that_has_ended_was_not_sent(outbound: Outbound) -> None:
+    async with serving(always(OK)) as server:
+        assert (await outbound.request("POST", server.url, body=b"x")).ok
+        [exchange] = outbound._pool._all  # there is no other way to lose it in between
+        exchange.transport.abort()
+        while exchange.open:
+            await asyncio.sleep(0)
+        bounds = Bounds(False, asyncio.get_running_loop().time() + 1, 1.0, 1.0, 1000, None)
+        with pytest.raises(NoAnswer) as caught:
+            await exchange.ask(b"POST / HTTP/1.1\r\n\r\n", bounds)
+        assert (caught.value.sent, caught.value.closed) == (False, True)
 
 
 async def test_a_connection_that_fails_makes_room_for_others() -> None:

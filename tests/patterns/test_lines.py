@@ -24,20 +24,27 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """A store whose transactions wait to be let go on. `most` is how many waited at once."""
+    """A store whose transactions wait to be let go on. `most` is how many waited at once, `both`
+    are the items that were in two of them."""
 
     def __init__(self, store: Store) -> None:
         self.store: Any = Faults(store)
         self.store.around["write_together"] = self._transact
         self.go_on = asyncio.Event()
         self.waiting = self.most = 0
+        self.places: list[set[Any]] = []
+        self.both: set[Any] = set()
 
     async def _transact(self, call: Any, *writes: Any) -> None:
         self.waiting += 1
         self.most = max(self.most, self.waiting)
+        places = {write.place for write in writes}
+        self.both |= places.intersection(*self.places) if self.places else set()
+        self.places.append(places)
         await self.go_on.wait()
         self.waiting -= 1
         await call(*writes)
+        self.places.remove(places)
 
     async def until(self, number: int) -> None:
         """Until so many wait, and nothing else is about to happen."""
@@ -106,14 +113,16 @@ class _Later:
 
     key = Record.key("lines", "x0")
 
-    def __init__(self) -> None:
+    def __init__(self, *beside: Put[Any]) -> None:
         self.fence = 1
         self.built = 0
+        self.beside = beside
 
     def build(self) -> tuple[Sequence[Action], Sequence[Tally]]:
         self.built += 1
         unchanged = attr("fence") == self.fence
-        return [Update(self.key, set_to("fence", self.fence + 1), when=unchanged)], []
+        update = Update(self.key, set_to("fence", self.fence + 1), when=unchanged)
+        return [update, *self.beside], []
 
     def written(self) -> None:
         self.fence += 1
@@ -136,6 +145,24 @@ async def test_an_item_is_in_one_of_them_at_a_time(tmp_path: Path) -> None:
         found = await line.store.get(later.key)
         assert (found.fence, later.built) == (3, 2)
         assert await stored(line.store, 60) == 60
+
+
+async def test_what_turns_out_to_be_written_waits_too(tmp_path: Path) -> None:
+    """What is put together may be about more than its key says."""
+    async with slow(tmp_path) as line:
+        batches, later = WriteBatches(line.store), _Later(Put(record(1)))
+        line.go_on.set()
+        await asyncio.gather(*put(batches, range(1)))
+        line.go_on.clear()
+        writes = put(batches, range(1, 2))
+        await line.until(1)
+        writes.append(batches.write_together("line", later))
+        writes += put(batches, range(2, 60))
+        await line.until(1)
+        line.go_on.set()
+        await asyncio.gather(*writes)
+        assert line.both == set()
+        assert (await stored(line.store, 60), later.built) == (60, 1)
 
 
 async def test_a_failure_of_one_is_not_the_other_ones(tmp_path: Path) -> None:

@@ -355,6 +355,32 @@ async def test_a_connection_that_is_kept_for_nothing_is_closed() -> None:
             await writer.wait_closed()
 
 
+async def test_what_came_with_another_request_is_answered_however_long_it_takes() -> None:
+    """The first is answered at once, in the middle of reading both."""
+    go_on = asyncio.Event()
+
+    async def slow(asked: Request) -> Response:
+        await go_on.wait()
+        return Response(200, b"done")
+
+    quick = Door("/quick", slow, at_once=lambda asked: Response(200, b"at once"))
+    doors = {"slow": Door("/slow", slow), "quick": quick}
+    async with listening(Front(doors, api, Metrics()), timeout_keep_alive=0.1) as url:
+        parts = urlsplit(url)
+        both, idle = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(2)]
+        both[1].write(kept("/quick") + kept("/slow"))
+        await asyncio.wait_for(both[0].readuntil(b"at once"), 5)
+        for _ in range(2):
+            idle[1].write(kept("/quick"))
+            await asyncio.wait_for(idle[0].readuntil(b"at once"), 5)
+        assert await asyncio.wait_for(idle[0].read(), 5) == b""  # its time is over, and the other's
+        go_on.set()
+        assert (await asyncio.wait_for(both[0].readuntil(b"done"), 5)).endswith(b"done")
+        for _, writer in (both, idle):
+            writer.close()
+            await writer.wait_closed()
+
+
 async def test_a_door_knows_who_asks_for_what() -> None:
     seen: list[Request] = []
 

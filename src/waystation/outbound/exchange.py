@@ -29,6 +29,7 @@ the body has."""
 _SURELY_FRESH = 0.25
 """Seconds after which it is worth asking the system whether a connection was closed."""
 
+_CLOSED = "the connection was closed without an answer"
 _SWITCHING = 101
 _OK = 200
 
@@ -113,8 +114,7 @@ class Exchange(asyncio.BufferedProtocol):
                 done.set_result(None)
             else:
                 nothing = self._fed == 0
-                text = "the connection was closed without an answer"
-                done.set_exception(NoAnswer(text, sent=not self._unsent, closed=nothing))
+                done.set_exception(NoAnswer(_CLOSED, sent=not self._unsent, closed=nothing))
         self._lost(self)
 
     def _until_closed(self) -> bool:
@@ -131,10 +131,15 @@ class Exchange(asyncio.BufferedProtocol):
             self.open = False
             self.transport.abort()
 
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, as far as we have heard."""
+        return self.open and not self.transport.is_closing()
+
     def is_fresh(self) -> bool:
         """Whether a connection that was kept can still be used: nothing has come on it meanwhile,
         not even its end."""
-        if not self.open or self.transport.is_closing():
+        if not self.usable:
             return False
         if self.used > 1 and time.monotonic() - self.idle_since < _SURELY_FRESH:
             return True  # the other side keeps connections, and this one was used just now
@@ -144,6 +149,8 @@ class Exchange(asyncio.BufferedProtocol):
 
     async def ask(self, request: bytes, bounds: Bounds) -> Answer:
         """Send a request, and read its answer."""
+        if not self.usable:  # it was closed since somebody else has given it back
+            raise NoAnswer(_CLOSED, sent=False, closed=True)
         answer = self._answer = Answer(bounds.most, bounds.grow)
         self._begun = self._ended = self._interim = self._keep = False
         self._fed = self._interims = 0
@@ -178,7 +185,8 @@ class Exchange(asyncio.BufferedProtocol):
         if self._begun:
             self._done.set_result(None)
         else:
-            self._done.set_exception(NoAnswer(f"no answer within {self._seconds:g} seconds"))
+            text = f"no answer within {self._seconds:g} seconds"
+            self._done.set_exception(NoAnswer(text, sent=not self._unsent))
 
     def _finish(self, *, whole: bool) -> None:
         """The answer is there, or as much of it as is wanted."""

@@ -167,9 +167,9 @@ class Pool:
         if place.tls and exchange.used == 1 and self._context is not None:
             tls = exchange.transport.get_extra_info("ssl_object")
             self._context.remember(_server_name(place.host), tls.session)
-        if not exchange.open:
+        if not exchange.usable:
             return
-        if self._closed:
+        if self._closed or (place in self._waiting and not exchange.is_fresh()):
             self._drop(exchange)
             return
         if (turn := self._next(place)) is not None:

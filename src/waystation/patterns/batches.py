@@ -267,7 +267,9 @@ class WriteBatches:
                 more = tallied.union(map(id, entry.tallies))
             count = len(keys) + len(entry.keys) + len(more)
             full = count > most or size + entry.size > _MOST_BYTES
-            if batch and (full or not keys.isdisjoint(entry.keys)):
+            if (batch and (full or not keys.isdisjoint(entry.keys))) or (
+                not queue.under_way.isdisjoint(entry.keys)
+            ):
                 break
             batch.append(waiting.popleft())
             keys.update(entry.keys)

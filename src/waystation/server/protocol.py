@@ -108,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._cork = Corked(transport, self.loop)
-        self._idle = Deadline(self.loop, self.timeout_keep_alive_handler)
+        self._idle = Deadline(self.loop, self._close_idle)
         super().connection_made(self._cork)  # type: ignore[arg-type]
         self._unread = bytearray()
         self.flow = _Flow(self.transport, lambda: bool(self.pipeline or self._unread))
@@ -197,6 +197,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unset_keepalive_if_required(self) -> None:
         self._idle.clear()
+
+    def _close_idle(self) -> None:
+        """Close a connection that is kept for nothing. One on which another request came with the
+        last one is not."""
+        if not (self._answering() or self._in_body()):
+            self.timeout_keep_alive_handler()
 
     def _consume(self, data: bytes) -> None:
         waiting = self._timer
