@@ -275,7 +275,7 @@ class WriteBatches:
             keys.update(entry.keys)
             tallied, before = more, entry.tallies
             size += entry.size
-        queue.last = len(batch)
+        queue.last = len(batch) or queue.last
         return batch
 
     async def _commit(self, batch: list[_Entry]) -> None:
